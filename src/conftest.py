@@ -71,6 +71,7 @@ CASES_BY_DAY = {
     "half_done_test.py::test_a_call_that_runs_out_of_memory_has_changed_nothing": 3,
     "half_done_test.py::test_a_call_whose_hook_raises_has_changed_nothing": 3,
     "half_done_test.py::test_a_load_that_runs_out_of_memory_has_changed_nothing": 2,
+    "integrations/pettingzoo_test.py::test_a_thousand_random_games_are_stored_as_in_the_log": 1,
     "joint/buffer_test.py::test_extend_stores_the_bytes_that_add_stores": 3,
     "persistence/checkpoint_test.py::test_a_crash_at_any_step_leaves_the_old_one_or_the_new_one": 1,
     "persistence/codec_test.py::test_memory_is_a_small_multiple_of_the_content": 3,

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 import agents
 import c51
+import chunks
 import dqn
 import grpo
 import her
@@ -32,11 +33,23 @@ LAST_LINES = {
     world_model: r"relive, no burn-in, seed 0: error of ten imagined steps in percent at the end: \d+\.\d",
     r2d2: r"relive, without, seed 0: right doors in percent at the end: \d+\.\d",
     her: r"relive, without, seed 0: success rate in percent at the end: \d+\.\d",
+    chunks: r"relive, single actions, seed 0: success rate in percent at the end: \d+\.\d",
     agents: r"relive, the last reply alone, seed 0: right answers in percent at the end: \d+\.\d",
     grpo: r".*, seed 0: right answers at the end: 0\.\d",
     offline: r"seed 0: mean return: recorded \d+\.\d, clone \d+\.\d",
 }
-STEPS = {dqn: 300, c51: 140, ppo: 800, sac: 140, world_model: 700, r2d2: 800, her: 300, agents: 300, grpo: 2}
+STEPS = {
+    dqn: 300,
+    c51: 140,
+    ppo: 800,
+    sac: 140,
+    world_model: 700,
+    r2d2: 800,
+    her: 300,
+    chunks: 300,
+    agents: 300,
+    grpo: 2,
+}
 CASES: dict[Any, dict[str, Any]] = {
     dqn: {"n_step": 3},
     c51: {"n_step": 3},
@@ -45,6 +58,7 @@ CASES: dict[Any, dict[str, Any]] = {
     world_model: {"burn_in": 6},
     r2d2: {"memory": True},
     her: {"hindsight": True},
+    chunks: {"n": 3},
     agents: {"first": 0},
 }
 TINY = {module: ["--steps", str(steps), "--seeds", "1"] for module, steps in STEPS.items()} | {offline: ["--short"]}

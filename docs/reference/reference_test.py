@@ -26,7 +26,7 @@ UNDOCUMENTED = {
     for kind in ("ReplayBuffer", "HerReplayBuffer")
     for name in ("actions", "dones", "next_observations", "observations", "rewards", "timeouts")
 }
-LIBRARIES = ("gymnasium", "jax", "minari", "pandas", "pyarrow", "ray", "sphinx", "stable_baselines3", "torch")
+LIBRARIES = ("gymnasium", "jax", "minari", "pyarrow", "ray", "sphinx", "stable_baselines3", "torch")
 
 
 def documented() -> list[tuple[str, str]]:

@@ -196,8 +196,16 @@ PARTS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
 WHOLE = BUFFERS | PARTS
 
 
-@pytest.mark.parametrize("name", WHOLE)
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled, sent])
+# All have each way within two kinds; nights have all ways of all kinds.
+WAYS = [copy.copy, pickled, copy.deepcopy, sent]
+CASES = [
+    pytest.param(name, copied, marks=[pytest.mark.long] * ((place + way) % 2), id=f"{copied.__name__}-{name}")
+    for place, name in enumerate(WHOLE)
+    for way, copied in enumerate(WAYS)
+]
+
+
+@pytest.mark.parametrize(("name", "copied"), CASES)
 def test_copies_are_independent_of_the_original(name: str, copied: Callable[[Any], Any]) -> None:
     make, use = WHOLE[name]
     thing = make()

@@ -76,7 +76,7 @@ def test_figures_of_readme_are_those_of_the_benchmarks() -> None:
 
 
 def test_each_comparison_of_readme_has_its_reasons() -> None:
-    rows = rows_below("Beside other libraries")
+    rows = rows_below("Compared with other libraries")
     assert len(rows) == 10
     page = text_of("docs/comparison.md")
     assert [row[0] for row in rows] == re.findall("^## (.+)$", page, re.MULTILINE)

@@ -130,6 +130,19 @@ STEPS: dict[str, dict[str, Any]] = {
     "add": {"observation": O, "action": A, "reward": 1.0, "next_observation": O, **FLAGS, "stream": 0, "logp": 0.5},
     "extend": {"observation": [O], "action": [A], "reward": [1.0], "terminated": [True], "streams": [0], "logp": [0.5]},
     "add_episode": {"observations": RUN, "actions": [A], "rewards": [1.0], **FLAGS, "stream": 0, "logp": [0.5]},
+    "add_episodes": {
+        "observations": [O],
+        "actions": [A],
+        "rewards": [1.0],
+        "terminated": [True],
+        "truncated": [False],
+        "episodes": [0],
+        "next_observations": [O],
+        "last_row": "step",
+        "unknown_end": "error",
+        "stream": 0,
+        "logp": [0.5],
+    },
     "add_steps": {"observations": RUN, "actions": [A], "rewards": [1.0], **FLAGS, "stream": 0, "logp": [0.5]},
 }
 COLUMNS: dict[str, dict[str, Any]] = STEPS | {

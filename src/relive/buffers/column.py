@@ -1,6 +1,6 @@
 """ColumnReplayBuffer: combines stored steps, a window, a sampler and a rate limiter.
 
-    add, extend, add_episode, add_steps                       sample
+    add, extend, add_episode(s), add_steps                    sample
        │  check, and make bytes of rows    schema.encoding       │  may it?              RateLimiter
        │  rows to their slots              Storage               │  which anchors?       Draws, Sampler
        │  what follows them, what may      kernels.append        │  which rows?          Window, kernels.windows
@@ -14,13 +14,14 @@ import contextlib
 import functools
 import operator
 import os
-from typing import TYPE_CHECKING, Any, Generic, Never, Self, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
 from relive import errors
 from relive.buffers import column_stats
 from relive.buffers import draws
+from relive.buffers import flat
 from relive.buffers import misuse
 from relive.buffers import prefetch as prefetch_lib
 from relive.common import arrays
@@ -41,6 +42,7 @@ from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.storage import steps as steps_lib
 from relive.storage import steps_state
+from relive.storage import whole
 from relive.windows import batches
 from relive.windows import window as window_lib
 
@@ -344,6 +346,76 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         ends = encoding.TERMINATED if validation.is_terminated(terminated, truncated) else encoding.TRUNCATED
         return self._add_run("add_episode", stream, observations, actions, rewards, (encoding.CUT, ends), extras)
 
+    def add_episodes(
+        self,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        *,
+        terminated: Any = None,
+        truncated: Any = None,
+        episodes: Any = None,
+        next_observations: Any = None,
+        last_row: Literal["step", "final_observation"] = "step",
+        unknown_end: Literal["error", "drop", "keep"] = "error",
+        stream: int | None = None,
+        **extras: Any,
+    ) -> arrays.Keys:
+        """Add many episodes, one after the other in flat arrays of N rows, and return the keys of the steps.
+
+        A row whose flag is set ends its episode, and rows after the last end are an episode that is truncated at its
+        last row. The next observation of a row is the observation of the next row of its episode. All arguments are
+        checked before anything is stored. Arrays may be memory maps.
+
+        Args:
+            observations: o_t of each row [N, ...].
+            actions: a_t of each row [N, ...].
+            rewards: r_t of each row [N].
+            terminated: Whether the task ended with each row [N]; it takes precedence over `truncated`.
+            truncated: Whether the episode was truncated after each row [N], as by a time limit.
+            episodes: A number or name of the episode of each row [N]: equal neighbours are one episode, which is
+                truncated at its last row if that has no flag. One of the three must be given.
+            next_observations: o_{t+1} of each row [N, ...], if known. If one differs from the observation of the next
+                row of its episode, the episode is closed as truncated there, as by `add`.
+            last_row: Whether the last row of each episode is a step, or its "final_observation" alone: then its action,
+                reward and extras mean nothing, and the flag is at it or, with `episodes`, at the row before it.
+            unknown_end: What to do with the last step of an episode that did not terminate, if no observation follows
+                it: raise an "error"; "drop" it, so that the episode is truncated before it; or "keep" it as
+                `end_episode` does, stored but never drawn.
+            stream: The environment or actor; required if there are several. An episode open there is ended first.
+            extras: The other fields of the schema [N, ...].
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: There are more steps than `capacity`, the flags do not say where episodes end, or another
+                argument is invalid; the message names the row.
+            NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
+
+        >>> import relive
+        >>> buffer = relive.RingReplayBuffer(10, seed=0)
+        >>> is_end = [False, False, True, False, False]
+        >>> buffer.add_episodes([0, 1, 2, 5, 6], [0, 1, 0, 1, 1], [0.0] * 5, terminated=is_end, unknown_end="drop")
+        array([0, 1, 2, 3])
+        >>> buffer.read([1, 2, 3]).next_observation, buffer.read([1, 2, 3]).next_discount
+        (array([2, 0, 6]), array([0.99, 0.  , 0.99]))
+        """
+        store = self._store
+        number = encoding.stream_number(store.streams, stream)
+        given = observations, actions, rewards, next_observations, extras
+        flags = flat.Flags(terminated, truncated, episodes, last_row, unknown_end)
+        found, num_spliced = flat.episodes_of(store.encoder, number, given, flags)
+        count = 0 if found is None else len(found)
+        if count > store.capacity:
+            raise errors.ArgumentError(f"add_episodes must have at most capacity = {store.capacity} steps, got {count}")
+        self._require_turn("add_episodes")
+        keys = np.arange(store.next_key, store.next_key + count)
+        if found is None:
+            self.end_episode(number)
+        else:
+            self._append_episodes(found, num_spliced)
+            self._watch.warn(count, True, steps_lib.CONTINUED, store)
+        return keys
+
     def add_steps(
         self,
         observations: Any,
@@ -402,13 +474,28 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _insert(self, call: str, steps: encoding.Steps) -> int:
         """Write steps that were already checked, unless the limiter holds them back; return the key of the first."""
-        if self._limited.holds_inserts and not self._limited.can_insert():
-            raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
+        self._require_turn(call)
         key, written = self._store.next_key, self._append(steps)
         if written is not steps_lib.CONTINUED:
             # Last, since a warning may be raised: the steps are stored by then.
-            self._watch.warn(steps, written, self._store)
+            self._watch.warn(len(steps.streams), steps.is_run, written, self._store)
         return key
+
+    def _require_turn(self, call: str) -> None:
+        """Raise NotReadyError if the limiter holds inserts back."""
+        if self._limited.holds_inserts and not self._limited.can_insert():
+            raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
+
+    def _append_episodes(self, episodes: whole.Episodes, num_spliced: int) -> None:
+        """Write whole episodes, some of them closed as the next row did not follow; or raise, and change nothing."""
+        store, draws, count = self._store, self._draws, len(episodes)
+        self._gathers.finish()
+        num_ends = len(episodes.lengths) - num_spliced + store.is_open(episodes.stream)
+        whole.append_episodes(store, episodes, self._journal, draws.tell)
+        self._watch.spliced_episodes += num_spliced
+        self._watch.ends += int(num_ends)
+        if draws.limited is not None:
+            draws.limited.begin(store.next_key - count, count)
 
     def _append(self, steps: encoding.Steps) -> steps_lib.Written:
         """Write steps, and return what was found out about them; if it raises, nothing has changed."""
@@ -471,7 +558,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise
 
     def can_insert(self) -> bool:
-        """Return whether the limiter allows `add`, `extend`, `add_steps` and `add_episode` now. O(1)."""
+        """Return whether the limiter allows `add` and the other calls that add steps now. O(1)."""
         return self._limited.can_insert()
 
     # Drawing.

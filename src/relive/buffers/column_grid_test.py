@@ -123,7 +123,8 @@ def assert_transitions_equal(
     assert buffer.eligible_keys().tolist() == keys
     assert (buffer.num_eligible, len(buffer)) == (len(keys), len(oracle.alive()))
     batch = buffer.read(keys, n_step=n) if buffer.appended else None
-    oracle_lib.assert_windows(batch, [oracle.transition(key, n, 0.5, stack, padding) for key in keys])
+    chunks = buffer._transitions.action_chunks
+    oracle_lib.assert_windows(batch, [oracle.transition(key, n, 0.5, stack, padding, chunks=chunks) for key in keys])
 
 
 @pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.long)])
@@ -141,6 +142,7 @@ def test_transitions_of_small_rings_equal_the_naive_ones(stack: int, streams: in
             gamma=0.5,
             frame_stack=stack,
             stack_padding=padding,  # type: ignore[arg-type]
+            action_chunks=(capacity + stack + streams) % 2 == 0,
             streams=streams,
             storage=poisoned_storage(capacity),
         )

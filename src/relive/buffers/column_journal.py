@@ -9,7 +9,7 @@
 A record is written once its change was made; if it cannot be written, the change is taken back.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -61,17 +61,30 @@ class ColumnJournal(checkpointable.Bound):
 
     def write(self, steps: encoding.Steps) -> None:
         """Journal steps that are stored; with their schema, if it is new."""
+        self._journal._append(*self._record(steps, self._schema))
+        self._schema = steps.schema
+
+    def write_all(self, episodes: Iterable[encoding.Steps]) -> None:
+        """Journal the steps of several episodes that are stored, a record each, within one: all are valid, or none."""
+        records, schema = [], self._schema
+        for steps in episodes:
+            records.append(self._record(steps, schema))
+            schema = steps.schema
+        self._journal._append_all(records)
+        self._schema = schema
+
+    def _record(self, steps: encoding.Steps, schema: schema_lib.Schema | None) -> tuple[int, bytes]:
+        """Return the kind and the payload of the record of some steps, after a record with that schema."""
         encoder, streams, events, rows, next_rows, is_run = steps
         streams = streams[:1] if is_run else streams
         flags = is_run * _IS_RUN | (next_rows is not None) * _HAS_NEXT
         head = _STEPS.pack(len(events), flags), np.asarray(streams, "<u4").tobytes(), bytes(events)
-        payload, kind = b"".join([*head, *rows, *(next_rows or ())]), STEPS
-        if encoder.schema is not self._schema:
-            fields = codec.PlainCodec().encode(settings.encoded(encoder.schema))
-            # In one record: with two, the disk could fill up after the first.
-            payload, kind = len(fields).to_bytes(4, "little") + fields + payload, FIRST
-        self._journal._append(kind, payload)
-        self._schema = encoder.schema
+        payload = b"".join([*head, *rows, *(next_rows or ())])
+        if encoder.schema is schema:
+            return STEPS, payload
+        fields = codec.PlainCodec().encode(settings.encoded(encoder.schema))
+        # In one record: with two, the disk could fill up after the first.
+        return FIRST, len(fields).to_bytes(4, "little") + fields + payload
 
     def clear(self) -> None:
         """Journal that every row is removed."""
@@ -186,9 +199,7 @@ class Replay:
             cut, end = events.item(0) & encoding.CUT, events.item(-1) & ~encoding.CUT
         if end > encoding.TRUNCATED or (is_run and (events != encoding.events_of_run(count, cut, end)).any()):
             raise errors.CheckpointError("is of episodes that cannot end as it says")
-        if is_run and next_rows is None:
-            raise errors.CheckpointError("is of consecutive steps without the observation after them")
-        if next_rows is None and (events == encoding.TRUNCATED).any():
+        if not is_run and next_rows is None and (events == encoding.TRUNCATED).any():
             raise errors.CheckpointError("is of a truncated step without a next observation")
         if is_run:
             return encoding.Steps(encoder, streams.repeat(count), events, rows, next_rows, True)

@@ -256,10 +256,6 @@ FORGED: list[tuple[str, tuple[int, bytes]]] = [
     (ENDS, (column_journal.STEPS, steps(2, 3, [1], [1, 0], columns(2) + b"\1\2"))),
     (ENDS, (column_journal.STEPS, steps(2, 3, [1], [0, 4], columns(2) + b"\1\2"))),
     (ENDS, (column_journal.STEPS, steps(3, 3, [1], [0, 1, 0], columns(3) + b"\1\2"))),
-    (
-        "is of consecutive steps without the observation after them",
-        (column_journal.STEPS, steps(2, 1, [1], [0, 1], columns(2))),
-    ),
     (VALUES, (column_journal.STEPS, steps(2, 0, [1, 0], [0, 0], columns(2, b"\2")))),
     (VALUES, one(0, 0, 0, b"\1\2\1" + bytes(16) + b"\xff" * 4)),
     (VALUES, one(2, 0, 0, b"\1\2\2" + bytes(20) + b"\1\2")),
@@ -279,6 +275,8 @@ def test_valid_records_of_columns_are_taken(tmp_path: pathlib.Path) -> None:
     for number, events in enumerate(([4, *[0] * 10, 1], [0] * 12, [4, *[0] * 10, 2])):
         run = steps(12, 3, [1], events, columns(12) + b"\1\2")
         assert len(forged(tmp_path / f"run {number}", column_journal.STEPS, run)) == 12
+        run = steps(12, 1, [1], events, columns(12))
+        assert len(forged(tmp_path / f"run {number} whose end is unknown", column_journal.STEPS, run)) == 12
 
 
 def test_an_end_before_an_incomplete_step_is_recovered(tmp_path: pathlib.Path) -> None:

@@ -312,7 +312,8 @@ class Machine(walks.Machine):
 class TransitionMachine(Machine):
     def make(self, settings: dict[str, Any], draw: random.Random) -> Any:
         self.n_step, self.stack = draw.randint(1, 4), draw.choice([1, 1, 2, 4])
-        self.padding = draw.choice(["zeros", "first"])
+        self.padding, self.chunks = draw.choice(["zeros", "first"]), draw.random() < 0.5
+        settings["action_chunks"] = self.chunks
         settings |= {"n_step": self.n_step, "frame_stack": self.stack, "stack_padding": self.padding, "gamma": 0.5}
         return relive.PrioritizedReplayBuffer(self.capacity, **settings)
 
@@ -323,7 +324,7 @@ class TransitionMachine(Machine):
         return keys
 
     def expected(self, key: int) -> dict[str, Any]:
-        return self.oracle.transition(key, self.n_step, 0.5, self.stack, self.padding)
+        return self.oracle.transition(key, self.n_step, 0.5, self.stack, self.padding, chunks=self.chunks)
 
 
 class SequenceMachine(Machine):

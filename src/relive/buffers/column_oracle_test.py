@@ -155,7 +155,9 @@ class Oracle:
 
     # Reading.
 
-    def transition(self, key: int, n: int, gamma: float, stack: int = 1, padding: str = "zeros") -> dict[str, Any]:
+    def transition(
+        self, key: int, n: int, gamma: float, stack: int = 1, padding: str = "zeros", *, chunks: bool = False
+    ) -> dict[str, Any]:
         """Return the fields of one transition."""
         _, episode, step = self.rows[key]
         m = min(n, episode.complete - step)
@@ -163,9 +165,10 @@ class Oracle:
         for k in range(m):
             reward += gamma**k * episode.rewards[step + k]
         is_terminal = episode.end == "terminated" and step + m == len(episode.actions)
+        chunk = [episode.actions[step + min(k, m - 1)] for k in range(n)]
         return {
             "observation": self.stack(episode, step, stack, padding),
-            "action": episode.actions[step],
+            "action": chunk if chunks else chunk[0],
             "reward": reward,
             "next_observation": self.stack(episode, step + m, stack, padding),
             "next_discount": 0.0 if is_terminal else gamma**m,

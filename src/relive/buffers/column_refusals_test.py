@@ -181,6 +181,8 @@ NO_END = "^terminated or truncated must be True, and not both, got terminated=.*
 STREAM = "^stream must be given where there are several, got none of 2$"
 ONE_MORE = ": give the observation after the last step too$"
 FINITE = "^reward must be finite, got (nan|-?inf)"
+EARLY = "terminated and truncated must be False before the last row of an episode"
+UNKNOWN = "unknown_end must be 'drop' or 'keep' where no observation follows an episode that did not terminate"
 ADD: dict[str, Any] = {"observation": 10.0, "action": 1, "reward": 0.0, "stream": 0}
 EXTEND: dict[str, Any] = {"observation": [1.0, 2.0], "action": [1, 1], "reward": [0.0, 0.0]}
 EPISODE: dict[str, Any] = {
@@ -191,6 +193,7 @@ EPISODE: dict[str, Any] = {
     "stream": 0,
 }
 STEPS: dict[str, Any] = {"observations": [0.0, 1.0, 2.0], "actions": [0, 0], "rewards": [0.0, 0.0], "stream": 0}
+FLAT: dict[str, Any] = {**STEPS, "actions": [0] * 3, "rewards": [0.0] * 3, "terminated": [0, 0, 1]}
 WRONG_FLAGS: list[Any] = ["1", None, [], {}, 0.5, np.nan, -1, np.array([True, True]), np.array([]), 1j]
 CALLS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("add", ADD, {"truncated": True}, "^next_observation must be given with a truncated step, got None$"),
@@ -265,6 +268,54 @@ CALLS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("add_steps", STEPS, {"actions": [0, 0.5]}, "^action must fit int64"),
     ("add_steps", STEPS, {"rewards": [0.0, np.nan]}, rf"{FINITE} at \[1\]$"),
     ("add_steps", STEPS, {"stream": None}, STREAM),
+    ("add_episodes", FLAT, {"terminated": None}, "^terminated, truncated or episodes must be given, got none of them$"),
+    ("add_episodes", FLAT, {"terminated": [0, 2, 1]}, f"^terminated {FLAG} 2 at row 1$"),
+    ("add_episodes", FLAT, {"truncated": [np.nan, 0, 1]}, f"^truncated {FLAG} nan at row 0$"),
+    ("add_episodes", FLAT, {"truncated": "no"}, f"^truncated {FLAG} 'no'$"),
+    ("add_episodes", FLAT, {"truncated": [0, 0]}, r"^truncated must be of shape \(3,\), got \(2,\)$"),
+    ("add_episodes", FLAT, {"terminated": True}, r"^terminated must be of shape \(3,\), got \(\)$"),
+    ("add_episodes", FLAT, {"episodes": [0, 0]}, r"^episodes must be of shape \(3,\), got \(2,\)$"),
+    ("add_episodes", FLAT, {"episodes": [[0], [0, 1]]}, r"^episodes must be of shape \(3,\), got \[\[0\], \[0, 1\]\]$"),
+    ("add_episodes", FLAT, {"episodes": [0, 0, np.nan]}, "^episodes must be numbers or names .*, got nan at row 2$"),
+    ("add_episodes", FLAT, {"episodes": [0, 0, 0], "truncated": [1, 0, 0]}, f"^{EARLY}, got True at row 0$"),
+    (
+        "add_episodes",
+        FLAT,
+        {"episodes": [0, 0, 0], "truncated": [0, 1, 0], "last_row": "final_observation"},
+        "^terminated or truncated must be True at the row of a final observation or at .*, got both at row 2$",
+    ),
+    (
+        "add_episodes",
+        FLAT,
+        {"episodes": [0] * 3, "truncated": [1, 0, 0], "last_row": "final_observation"},
+        f"^{EARLY}, got True at row 0$",
+    ),
+    ("add_episodes", FLAT, {"terminated": [0, 1, 0], "truncated": [1, 0, 0]}, f"^{UNKNOWN}, got 2 of them, .* row 0$"),
+    ("add_episodes", FLAT, {"terminated": [0, 1, 0]}, f"^{UNKNOWN}, got 1 of them, the first up to row 2$"),
+    ("add_episodes", FLAT, {"last_row": "reset"}, "^last_row must be 'step' or 'final_observation', got 'reset'$"),
+    ("add_episodes", FLAT, {"unknown_end": "cut"}, "^unknown_end must be 'error' or 'drop' or 'keep', got 'cut'$"),
+    *(
+        (
+            "add_episodes",
+            FLAT | {"next_observations": [0.0] * 3},
+            {name: value},
+            f"^{name} must be left out where next_observations are given, got '{value}'$",
+        )
+        for name, value in {"last_row": "final_observation", "unknown_end": "keep"}.items()
+    ),
+    ("add_episodes", FLAT, {"next_observations": [0.0]}, r"^next_observation must be of shape \(3,\), got \(1,\)$"),
+    ("add_episodes", FLAT, {"observations": [0.0]}, r"^observation must be of shape \(3,\), got \(1,\)$"),
+    ("add_episodes", FLAT, {"actions": 0}, r"^action must be of shape \(3,\), got \(\)$"),
+    ("add_episodes", FLAT, {"actions": [0, 0.5, 0.25]}, "^action must fit int64, got 0.5.* at row 1$"),
+    ("add_episodes", FLAT, {"rewards": [0.0, np.nan, 0.0]}, rf"{FINITE} at \[1\]$"),
+    ("add_episodes", FLAT, {"rewards": 0.0}, "^rewards must be a sequence, got 0.0$"),
+    (
+        "add_episodes",
+        dict.fromkeys(("observations", "actions", "rewards", "terminated"), [1] * 9) | {"stream": 0},
+        {},
+        "^add_episodes must have at most capacity = 8 steps, got 9$",
+    ),
+    ("add_episodes", FLAT, {"stream": None}, STREAM),
     ("end_episode", {"stream": 2}, {}, "^stream must be below streams = 2, got 2$"),
     ("end_episode", {"stream": -1}, {}, "^stream must be at least 0, got -1$"),
     ("end_episode", {}, {}, STREAM),
@@ -362,7 +413,7 @@ def test_words_of_other_libraries_are_refused_with_ours(subtests: pytest.Subtest
 
 
 def test_flags_are_given_by_name_alone(subtests: pytest.Subtests) -> None:
-    for call in ["add", "extend", "add_episode", "add_steps"]:
+    for call in ["add", "extend", "add_episode", "add_episodes", "add_steps"]:
         with subtests.test(call), pytest.raises(TypeError, match="positional argument"):
             getattr(relive.RingReplayBuffer(9), call)(0.0, 0, 0.0, 1.0, True)
 
@@ -382,7 +433,8 @@ def test_a_limiter_holds_every_call_back() -> None:
     assert_refused(buffer, "sample", {"batch_size": 4}, rule, relive.ArgumentError)
     for t in range(2, 6):
         buffer.add(float(t), 0, 0.0, next_observation=t + 1.0)
-    for call, arguments in {"add": ADD, "extend": EXTEND, "add_episode": EPISODE, "add_steps": STEPS}.items():
+    calls = {"add": ADD, "extend": EXTEND, "add_episode": EPISODE, "add_episodes": FLAT, "add_steps": STEPS}
+    for call, arguments in calls.items():
         rule = rf"^{call} held back by SampleToInsertRatio\(.*\): draw samples first$"
         if call == "extend":
             arguments = {name: column[:1] for name, column in EXTEND.items()}

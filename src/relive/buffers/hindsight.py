@@ -9,7 +9,7 @@
 Goals are replaced in the drawn batch. The stored steps do not change.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 import copy
 from typing import Any, Literal, TypeAlias
 
@@ -33,7 +33,8 @@ from relive.windows import transitions
 
 Columns: TypeAlias = dict[str, arrays.Array]
 Tree: TypeAlias = batches.Tree
-Compute: TypeAlias = Callable[[Tree, Tree], tuple[npt.ArrayLike, npt.ArrayLike]]
+Compute: TypeAlias = Callable[..., tuple[npt.ArrayLike, npt.ArrayLike]]
+"""Takes achieved and desired goals, and the other columns if some were asked for."""
 Strategy: TypeAlias = Literal["future", "final", "episode"]
 
 
@@ -46,6 +47,7 @@ def relabel(
     share: float = 0.8,
     achieved: str = "achieved_goal",
     desired: str = "desired_goal",
+    fields: Iterable[str] | None = None,
     open_episodes: bool = False,
     n_step: int | None = None,
     gamma: float | None = None,
@@ -66,12 +68,15 @@ def relabel(
         buffer: The buffer that the batch was drawn from.
         batch: The batch as drawn [B].
         compute: Called with the achieved goals after k steps and their desired goals, both [k, ...] or dicts of such
-            arrays; returns the rewards [k] and whether the task terminates [k].
+            arrays; returns the rewards [k] and whether the task terminates [k]. With `fields`, a dict of them is the
+            third argument.
         strategy: Where the new goal is taken from: after the step ("future"), the end of the episode ("final"), or
             anywhere in the stored part of the episode ("episode").
         share: The share of rows to relabel, 0 to 1.
         achieved: Key of the achieved goal in the observation, or its path "key/key".
         desired: Key or path of the desired goal: a field of the same shape and dtype.
+        fields: Names of other fields that `compute` gets of each of those steps [k, ...], as they were stored:
+            "action", "reward", "extras/NAME", or "observation", the one before the step; what has parts is a dict.
         open_episodes: Whether to relabel rows of open episodes too, with goals achieved so far.
         n_step: The n_step that the batch was drawn with, if not the buffer's.
         gamma: The gamma that the batch was drawn with, if not the buffer's.
@@ -107,6 +112,9 @@ def relabel(
     longest = batch.steps.max(initial=0)
     if window.n_step < longest:
         raise errors.ArgumentError(f"n_step must be that of the batch, at least {longest}, got {window.n_step}")
+    if window.action_chunks and (shape := _action_shape(batch))[1:2] != (window.n_step,):
+        rule = f"n_step must be that of the batch, whose actions are of shape {shape}"
+        raise errors.ArgumentError(f"{rule}, got {window.n_step}")
     history, schema = buffer._store, buffer.schema
     if schema is None:
         raise errors.NotReadyError("relabel has no goals: add steps first")
@@ -117,6 +125,7 @@ def relabel(
     )
     if wanted != got:
         raise errors.ArgumentError(f"desired must be like achieved, {wanted}, got {got}")
+    asked = None if fields is None else _asked(schema, fields)
     slots = buffer._readable_slots(batch.keys)
     episodes = history.episodes_of(slots)
     has_goals = history.steps_of(slots) < _known(history, episodes)
@@ -135,7 +144,7 @@ def relabel(
         places = buffer.rng.choice(candidates, count, replace=False, shuffle=False)
         slots = slots[places]
         goals = _achieved(history, achieved_paths, _goal_rows(history, slots, strategy, buffer.rng))
-        rows, rewards, span, is_terminal = _judged(history, window.n_step, achieved_paths, slots, goals, compute)
+        rows, rewards, span, is_terminal = _judged(history, window.n_step, achieved_paths, slots, goals, compute, asked)
         last = rows[span - 1, np.arange(len(slots))]
         reward = returns.discounted_sums(rewards, span, window.gamma)
         discounts = returns.powers(window.gamma, len(rewards), rewards.dtype)
@@ -145,7 +154,8 @@ def relabel(
         steps = history.steps_of(slots)
         _write_goals(window, relabelled.observation, steps, desired_paths, goals)
         _write_goals(window, relabelled.next_observation, steps + span, desired_paths, goals)
-        for name in ("observation", "reward", "next_observation", "next_discount", "is_terminal", "steps"):
+        # The action too: a chunk of them ends with its window.
+        for name in ("observation", "action", "reward", "next_observation", "next_discount", "is_terminal", "steps"):
             trees.put(getattr(answer, name), places, getattr(relabelled, name))
     return answer
 
@@ -163,6 +173,23 @@ def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
         rule = f"{name} must be a key of the observation, which has {', '.join(known) or 'none'}"
         raise errors.ArgumentError(f"{rule}, got {validation.short_repr(key)}")
     return {f"goal{path[len(root) :]}": path for path in paths}
+
+
+def _asked(schema: schema_lib.Schema, fields: Iterable[str]) -> dict[str, list[str]]:
+    """Return the paths of the fields that are asked for, by their name."""
+    asked = dict[str, list[str]]()
+    for name in validation.items("fields", fields, "names of fields"):
+        asked[name] = [path for path in schema.fields if path == name or path.startswith(f"{name}/")]
+        if not asked[name]:
+            rule = f"fields must be of the schema, which has {', '.join(schema.fields)}"
+            raise errors.ArgumentError(f"{rule}, got {validation.short_repr(name)}")
+    return asked
+
+
+def _action_shape(batch: batches.TransitionBatch) -> tuple[int, ...]:
+    """Return the shape of the action, or of its first part."""
+    first: arrays.Array = next(iter(trees.flat("action", batch.action).values()))
+    return first.shape
 
 
 def _known(store: steps_lib.StepStore, episodes: arrays.Ints) -> arrays.Ints:
@@ -206,6 +233,7 @@ def _judged(
     slots: arrays.Ints,
     goals: Columns,
     compute: Compute,
+    asked: Mapping[str, list[str]] | None,
 ) -> tuple[arrays.Ints, arrays.Array, arrays.Ints, arrays.Bools]:
     """Return the windows from `slots` [k] as `compute` judges them: rows and rewards [n, k], spans and ends [k]."""
     span = np.minimum(_known(store, store.episodes_of(slots)) - store.steps_of(slots), n_step)
@@ -213,7 +241,12 @@ def _judged(
     is_real = np.arange(len(rows)) < span[:, np.newaxis]
     achieved = _achieved(store, paths, rows.T[is_real])
     wanted = {goal_path: np.repeat(column, span, axis=0) for goal_path, column in goals.items()}
-    answer: Any = compute(trees.nested("goal", achieved), trees.nested("goal", wanted))
+    arguments: list[Any] = [trees.nested("goal", achieved), trees.nested("goal", wanted)]
+    if asked is not None:
+        arguments.append(
+            {name: trees.nested(name, store.storage.read(rows.T[is_real], paths)) for name, paths in asked.items()}
+        )
+    answer: Any = compute(*arguments)
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise errors.SchemaError(
             f"compute must return a tuple of rewards and terminated, got {validation.short_repr(answer)}"

@@ -32,14 +32,16 @@ def tree_of(name: int) -> dict[str, Any]:
     return {"desired_goal": [WANTED, name] if name else [0, 0], "name": name, "achieved_goal": goal_of(name)}
 
 
-def judge(achieved: list[int], goal: list[int]) -> tuple[float, bool]:
-    """Return a reward that no other pair has, and whether the place is reached."""
-    return 256.0 * achieved[1] + goal[1], achieved[0] == goal[0]
+def judge(achieved: list[int], goal: list[int], action: int, extra: int, name: int) -> tuple[float, bool]:
+    """Return a reward that no other pair has, and whether the place is reached by an action that reaches goals."""
+    return 256.0 * achieved[1] + goal[1] + action - 2 * extra + 4 * name, achieved[0] == goal[0] and action % 3 > 0
 
 
-def compute(achieved: Any, goals: Any) -> tuple[Any, Any]:
+def compute(achieved: Any, goals: Any, fields: Any) -> tuple[Any, Any]:
     """Do what `judge` does for all of them."""
-    return 256.0 * achieved[:, 1] + goals[:, 1], achieved[:, 0] == goals[:, 0]
+    action, name = fields["action"], fields["observation"]["name"]
+    rewards = 256.0 * achieved[:, 1] + goals[:, 1] + action - 2 * fields["extras/extra"] + 4 * name
+    return rewards, (achieved[:, 0] == goals[:, 0]) & (action % 3 > 0)
 
 
 def reached(achieved: Any, goals: Any) -> tuple[Any, Any]:
@@ -85,18 +87,19 @@ def may_be_relabelled(oracle: oracle_lib.Oracle, key: int, open_episodes: bool) 
 
 
 def relabelled(
-    oracle: oracle_lib.Oracle, key: int, goal: list[int], n: int, stack: int, padding: str
+    oracle: oracle_lib.Oracle, key: int, goal: list[int], n: int, stack: int, padding: str, chunks: bool
 ) -> dict[str, Any]:
     """Return the fields that a row has with that goal."""
     _, episode, step = oracle.rows[key]
     reward, m, is_terminal = 0.0, 0, False
     while m < n and step + m < newest_known(episode) and not is_terminal:
-        r, is_terminal = judge(goal_of(episode.observation(step + m + 1)), goal)
+        of_step = episode.actions[step + m], episode.extras[step + m], episode.observation(step + m)
+        r, is_terminal = judge(goal_of(episode.observation(step + m + 1)), goal, *of_step)
         reward += 0.5**m * r
         m += 1
     return {
         "observation": with_goal(oracle.stack(episode, step, stack, padding), goal),
-        "action": episode.actions[step],
+        "action": [episode.actions[step + min(k, m - 1)] for k in range(n)] if chunks else episode.actions[step],
         "reward": reward,
         "next_observation": with_goal(oracle.stack(episode, step + m, stack, padding), goal),
         "next_discount": 0.0 if is_terminal else 0.5**m,
@@ -117,7 +120,7 @@ def with_goal(frames: Any, goal: list[int]) -> dict[str, Any]:
 def row_of(batch: relive.TransitionBatch, row: int) -> dict[str, Any]:
     """Return the fields of one row, as the twin has them."""
     fields: dict[str, Any] = {
-        name: getattr(batch, name)[row].item()
+        name: getattr(batch, name)[row].tolist()
         for name in ("action", "reward", "next_discount", "is_terminal", "steps", "keys")
     }
     for name in ("observation", "next_observation"):
@@ -147,7 +150,8 @@ def test_every_relabelled_transition_equals_the_naive_one(
         padding = "zeros" if capacity % 2 else "first"
         storage = relive.ColumnStorage(SCHEMA, capacity, allocate=lambda shape, dtype: np.full(shape, -999, dtype))
         settings: dict[str, Any] = {"frame_stack": stack, "stack_padding": padding, "streams": streams, "seed": rng}
-        buffer = WithGoals(capacity, gamma=0.5, storage=storage, **settings)
+        chunks = (place + streams + stack) % 2 == 0
+        buffer = WithGoals(capacity, gamma=0.5, storage=storage, action_chunks=chunks, **settings)
         oracle = oracle_lib.Oracle(capacity, streams)
         writer = column_grid_test.Writer(buffer, oracle, rng)
         for position in range(3 * capacity):
@@ -160,14 +164,21 @@ def test_every_relabelled_transition_equals_the_naive_one(
             batch = buffer.read(keys, n_step=n)
             share = len(candidates) / len(keys)
             answer = relive.relabel(
-                buffer, batch, compute=compute, strategy=strategy, share=share, open_episodes=open_episodes, n_step=n
+                buffer,
+                batch,
+                compute=compute,
+                strategy=strategy,
+                share=share,
+                fields=("action", "extras/extra", "observation"),
+                open_episodes=open_episodes,
+                n_step=n,
             )
             for row, key in enumerate(keys):
                 fields = row_of(answer, row)
                 if key in candidates:
                     goal = goal_in(fields, stack)
                     assert goal in allowed_goals(oracle, key, strategy)
-                    assert fields == relabelled(oracle, key, goal, n, stack, padding)
+                    assert fields == relabelled(oracle, key, goal, n, stack, padding, chunks)
                     num_relabelled += 1
                 else:
                     assert fields == row_of(batch, row)
@@ -400,6 +411,11 @@ def test_wrong_settings_of_relabel_are_refused(subtests: pytest.Subtests) -> Non
         ({"open_episodes": 1}, r"^open_episodes must be True or False, got 1$"),
         ({"n_step": 0}, r"^n_step must be at least 1, got 0$"),
         ({"n_step": 1}, r"^n_step must be that of the batch, at least 2, got 1$"),
+        ({"fields": "action"}, r"^fields must be a list of names of fields, got 'action'$"),
+        (
+            {"fields": ["action", "act"]},
+            r"^fields must be of the schema, which has observation/achieved_goal, .*, reward, got 'act'$",
+        ),
         ({"gamma": 1.5}, r"^gamma must be in \(0, 1\], got 1.5$"),
         ({"achieved": "reached"}, f"^achieved {HAS} achieved_goal, desired_goal, got 'reached'$"),
         ({"desired": "wanted"}, f"^desired {HAS} achieved_goal, desired_goal, got 'wanted'$"),
@@ -412,6 +428,14 @@ def test_wrong_settings_of_relabel_are_refused(subtests: pytest.Subtests) -> Non
             settings: dict[str, Any] = {"compute": reached, **wrong}
             with pytest.raises(relive.ArgumentError, match=message):
                 relive.relabel(buffer, batch, **settings)
+
+
+def test_the_chunks_of_a_batch_have_the_length_of_its_window() -> None:
+    buffer = fixed_buffer(n_step=2, action_chunks=True)
+    message = r"^n_step must be that of the batch, whose actions are of shape \(2, 3\), got 2$"
+    with pytest.raises(relive.ArgumentError, match=message):
+        relive.relabel(buffer, buffer.read([4, 5], n_step=3), compute=reached)
+    relive.relabel(buffer, buffer.read([4, 5], n_step=3), compute=reached, n_step=3)
 
 
 def test_only_transitions_of_a_ring_buffer_are_relabelled() -> None:

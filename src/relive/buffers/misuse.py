@@ -75,23 +75,23 @@ class Watch:
         for place in (*written.after_termination, *written.after_truncation):
             self.suspected_resets += _is_reset(steps, place)
 
-    def warn(self, steps: encoding.Steps, written: steps_lib.Written, store: steps_lib.StepStore) -> None:
-        """Warn of what the steps that were stored just now show; the MisuseWarning may be raised."""
+    def warn(self, count: int, is_run: bool, written: steps_lib.Written, store: steps_lib.StepStore) -> None:
+        """Warn of what the `count` steps that were stored just now show; the MisuseWarning may be raised."""
         try:
             if written.num_spliced:
-                self._look_at_splices(steps, written.num_spliced, store)
+                self._look_at_splices(count, is_run, written.num_spliced, store)
             if written.after_termination or written.after_truncation:
                 self._look_at_resets(store)
             # To look costs more than to add an image, so it ends once enough of them were none.
             if len(store.back) and self._num_frames < _LAST_STEPS and "stacks" not in self._warned:
-                self._look_at_stacks(len(steps.streams), store)
+                self._look_at_stacks(count, store)
         except errors.MisuseWarning:
             raise
         except Exception:
             pass  # The steps are stored: a look at them is all that is left out, if memory or the storage fails.
 
-    def _look_at_splices(self, steps: encoding.Steps, count: int, store: steps_lib.StepStore) -> None:
-        inserted, added = store.next_key, len(steps.streams)
+    def _look_at_splices(self, added: int, is_run: bool, count: int, store: steps_lib.StepStore) -> None:
+        inserted = store.next_key
         if not self._warned & {"splices", "repeats"} and _is_repeated(store, added):
             if self._last_repeat != inserted - added:  # Twice, and not over and over.
                 self._repeats.extend([inserted] * count)
@@ -109,7 +109,7 @@ class Watch:
                 f"more than half of the last {_LAST_STEPS} steps did not begin where the one before them ended: "
                 + _cause_of_splices(store),
             )
-        if not steps.is_run:
+        if not is_run:
             if not self._num_isolated:
                 self._isolated_from = inserted  # Steps before it may have been added otherwise, or loaded.
             self._num_isolated += count

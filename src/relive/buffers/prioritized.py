@@ -28,8 +28,8 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
             transition ("buffer"), or 1 ("none").
         stratified: Whether to draw one transition from each of B equal shares of the probability, shuffled, instead of
             B independently.
-        capacity, schema, n_step, gamma, frame_stack, stack_padding, streams, storage, limiter, max_times_sampled, seed:
-            As in RingReplayBuffer.
+        capacity, schema, n_step, gamma, frame_stack, stack_padding, action_chunks, streams, storage, limiter,
+            max_times_sampled, seed: As in RingReplayBuffer.
 
     Raises:
         ArgumentError: A setting is invalid.
@@ -53,6 +53,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
         gamma: float = 0.99,
         frame_stack: int = 1,
         stack_padding: transitions.StackPadding = "zeros",
+        action_chunks: bool = False,
         streams: int = 1,
         storage: memory.Storage | None = None,
         limiter: rate_limiters.RateLimiter | None = None,
@@ -71,6 +72,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
             gamma=gamma,
             frame_stack=frame_stack,
             stack_padding=stack_padding,
+            action_chunks=action_chunks,
             streams=streams,
             storage=storage,
             limiter=limiter,

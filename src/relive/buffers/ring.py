@@ -94,6 +94,8 @@ class RingReplayBuffer(TransitionReplayBuffer[batches_lib.TransitionBatch]):
         frame_stack: Number of frames stacked in an observation; each step stores one frame, and they are stacked when
             drawn.
         stack_padding: Padding before the first frame of an episode: "zeros", or repetitions of the "first" frame.
+        action_chunks: Whether `batch.action` has the actions of all n_step steps of a transition, [B, n_step, ...]; the
+            last real one is repeated from `batch.steps` on.
         streams: Number of environments or actors that write in parallel.
         storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
         limiter: Decides when steps may be added and batches drawn; by default sampling needs one transition.
@@ -124,6 +126,7 @@ class RingReplayBuffer(TransitionReplayBuffer[batches_lib.TransitionBatch]):
         gamma: float = 0.99,
         frame_stack: int = 1,
         stack_padding: transitions.StackPadding = "zeros",
+        action_chunks: bool = False,
         streams: int = 1,
         storage: memory.Storage | None = None,
         limiter: rate_limiters.RateLimiter | None = None,
@@ -131,7 +134,7 @@ class RingReplayBuffer(TransitionReplayBuffer[batches_lib.TransitionBatch]):
         max_times_sampled: int | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
-        self._transitions = transitions.TransitionWindow(n_step, gamma, frame_stack, stack_padding)
+        self._transitions = transitions.TransitionWindow(n_step, gamma, frame_stack, stack_padding, action_chunks)
         super().__init__(
             capacity,
             schema,

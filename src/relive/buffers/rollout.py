@@ -2,12 +2,15 @@
 
     add(o_t, a_t, r_t, value=V(o_t), ...)   t = 0, 1, ..., T - 1, at most max_steps
     arrays()                                observation, action, ...: each [T, ...]
+    minibatches(batch_size, ...)            the same in random order, a few rows at a time
     advantages(gamma, lambda_, V(o_T))      advantages [T] and returns [T]
     clear()                                 the next rollout goes into the same arrays
 
 With S parallel environments a reward is [S], every other shape has a leading S, and returns are [T, S, ...].
 """
 
+from collections.abc import Iterator
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, Never
 
 import numpy as np
@@ -171,14 +174,59 @@ class RolloutBuffer(checkpointable.Checkpointable):
         Raises:
             NotReadyError: No step was added.
         """
-        columns = {path: column.copy() for path, column in self._steps("arrays").items()}
-        answer: dict[str, Any] = {
-            name: trees.nested(name, columns)
-            for name in ("observation", "action", "reward", "value", "terminated", "truncated", "next_value")
+        return _by_name({path: column.copy() for path, column in self._steps("arrays").items()})
+
+    def minibatches(
+        self, batch_size: int, *, seed: int | np.random.Generator | None = None, **columns: Any
+    ) -> Iterator[dict[str, Any]]:
+        """Return an iterator over the rollout in random order, each row once: one epoch.
+
+        A row is a step of one environment: those of S environments are flattened to [T * S], time first.
+
+        Args:
+            batch_size: Number of rows of a minibatch, B; what is left is a smaller one at the end.
+            seed: Seed or generator of the order.
+            columns: Further arrays with a value for each row, such as advantages and returns, by name: [T, ...], or
+                [T, S, ...] of S environments.
+
+        Returns:
+            An iterator of dicts as from `arrays` [B, ...], with `columns` under their names; all are fresh copies.
+
+        Raises:
+            ArgumentError: An argument is invalid, or one of `columns` has the name of an array of the rollout.
+            SchemaError: One of `columns` has another shape.
+            NotReadyError: No step was added.
+
+        >>> import relive
+        >>> rollout = relive.RolloutBuffer(max_steps=5)
+        >>> for t in range(5):
+        ...     rollout.add([float(t)], action=t, reward=1.0)
+        >>> advantages, returns = rollout.advantages(gamma=1.0, lambda_=1.0)
+        >>> for batch in rollout.minibatches(2, seed=0, returns=returns):
+        ...     print(batch["action"], batch["returns"])
+        [2 4] [3. 1.]
+        [3 0] [2. 5.]
+        [1] [4.]
+        """
+        size, rng = validation.batch_size("batch_size", batch_size), validation.generator("seed", seed)
+        arrays, lead = self._steps("minibatches"), (self._size, *self._lead)
+        known = _by_name(arrays)
+        for name, column in columns.items():
+            if name in known:
+                raise errors.ArgumentError(f"columns must not be named like an array of the rollout, got {name!r}")
+            array = casting.as_array(name, column)
+            if array.shape[: len(lead)] != lead:
+                raise errors.SchemaError(f"{name} must be of a shape that begins with {lead}, got {array.shape}")
+            arrays[f"extras/{name}"] = array
+        order = rng.permutation(math.prod(lead))
+        shuffled = {
+            path: column.reshape(len(order), *column.shape[len(lead) :]).take(order, axis=0)
+            for path, column in arrays.items()
         }
-        extras = trees.nested("extras", columns)
-        assert isinstance(extras, dict)
-        return answer | extras
+        return (
+            _by_name({path: column[start : start + size] for path, column in shuffled.items()})
+            for start in range(0, len(order), size)
+        )
 
     def advantages(
         self, gamma: float, lambda_: float, last_value: npt.ArrayLike = 0.0
@@ -270,6 +318,17 @@ class RolloutBuffer(checkpointable.Checkpointable):
         if not self._size:
             raise errors.NotReadyError(f"{call} found no step: add one first")
         return {path: column[: self._size] for path, column in self._columns.items()}
+
+
+def _by_name(columns: dict[str, arrays_lib.Array]) -> dict[str, Any]:
+    """Return the arrays of some steps by name, trees as nested dicts, and extras beside them."""
+    answer: dict[str, Any] = {
+        name: trees.nested(name, columns)
+        for name in ("observation", "action", "reward", "value", "terminated", "truncated", "next_value")
+    }
+    extras = trees.nested("extras", columns)
+    assert isinstance(extras, dict)
+    return answer | extras
 
 
 def _spread(name: str, value: npt.ArrayLike, lead: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:

@@ -208,6 +208,60 @@ def test_a_rollout_copies_in_and_out() -> None:
             array[:] = 7
 
 
+def test_minibatches_hold_each_row_of_each_environment_once() -> None:
+    rollout = relive.RolloutBuffer(8)
+    for t in range(3):
+        of_each = 10 * t + np.arange(2)
+        seen = {"image": np.full((2, 2, 0), t, np.uint8), "x": of_each}
+        rollout.add(seen, of_each, of_each, of_each / 2, terminated=[t == 2, False], log_prob=-of_each)
+    advantages, returns = rollout.advantages(0.5, 0.5, 1.0)
+    columns = {"advantages": advantages, "returns": returns, "twice": np.stack([returns, returns], axis=-1).tolist()}
+    batches = list(rollout.minibatches(4, seed=np.random.default_rng(3), **columns))
+    order = np.random.default_rng(3).permutation(6)
+    assert [len(batch["action"]) for batch in batches] == [4, 2]
+    whole = rollout.arrays() | {name: np.asarray(column) for name, column in columns.items()}
+    assert batches[0].keys() == whole.keys()
+    for start, batch in zip((0, 4), batches, strict=True):
+        rows = order[start : start + 4]
+        for name in whole.keys() - {"observation"}:
+            expected = whole[name].reshape(6, *whole[name].shape[2:])[rows]
+            assert (batch[name].dtype, batch[name].tolist()) == (expected.dtype, expected.tolist())
+        assert batch["observation"]["x"].tolist() == batch["action"].tolist()
+        assert batch["observation"]["image"].shape == (len(rows), 2, 0)
+
+
+def test_minibatches_are_of_the_rollout_at_the_call() -> None:
+    rollout = relive.RolloutBuffer(2)
+    for t in range(2):
+        rollout.add(t, t, 0.0)
+    batches = rollout.minibatches(1, seed=0)
+    rollout.clear()
+    rollout.add(7, 7, 0.0)
+    seen = [batch["observation"] for batch in batches]
+    assert sorted(each.item() for each in seen) == [0, 1]
+    seen[0][:] = 9  # A copy: the rollout has not changed.
+    assert rollout.arrays()["observation"].tolist() == [7]
+
+
+def test_minibatches_are_refused_before_the_first() -> None:
+    rollout = relive.RolloutBuffer(3)
+    with pytest.raises(errors.NotReadyError, match="^minibatches found no step: add one first$"):
+        rollout.minibatches(2)
+    rollout.add(np.zeros(2), np.zeros(2), np.zeros(2), log_prob=np.zeros(2))
+    for name in ("reward", "observation", "log_prob", "next_value"):
+        rule = f"^columns must not be named like an array of the rollout, got '{name}'$"
+        with pytest.raises(errors.ArgumentError, match=rule):
+            rollout.minibatches(2, **{name: np.zeros((1, 2))})  # type: ignore[arg-type]
+    for wrong in (np.zeros(2), np.zeros((2, 2)), 0.0):
+        rule = r"^returns must be of a shape that begins with \(1, 2\), got \("
+        with pytest.raises(errors.SchemaError, match=rule):
+            rollout.minibatches(2, returns=wrong)
+    with pytest.raises(errors.ArgumentError, match="^batch_size must be at least 1, got 0$"):
+        rollout.minibatches(0)
+    with pytest.raises(errors.ArgumentError, match="^seed must be at least 0, got -1$"):
+        rollout.minibatches(1, seed=-1)
+
+
 # What is refused.
 
 

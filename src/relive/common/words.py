@@ -62,7 +62,7 @@ FIELDS: Table = {
 }
 """The fields of batches."""
 
-_MODULES = {name: name for name in ("arrow", "gymnasium", "jax", "minari", "pandas", "ray", "torch")}
+_MODULES = {name: name for name in ("arrow", "gymnasium", "jax", "minari", "ray", "torch")}
 _MODULES |= {"gym": "gymnasium", "parquet": "arrow", "pyarrow": "arrow", "pytorch": "torch"}
 _MODULES |= dict.fromkeys(("sb3", "stable_baselines3"), "stable_baselines3")
 _FOUND_IN = {

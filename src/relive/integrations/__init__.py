@@ -10,7 +10,7 @@ if typing.TYPE_CHECKING:
     from relive.integrations import gymnasium as gymnasium
     from relive.integrations import jax as jax
     from relive.integrations import minari as minari
-    from relive.integrations import pandas as pandas
+    from relive.integrations import pettingzoo as pettingzoo
     from relive.integrations import ray as ray
     from relive.integrations import stable_baselines3 as stable_baselines3
     from relive.integrations import stored_episodes as stored_episodes
@@ -29,7 +29,7 @@ _MODULES = (
     "gymnasium",
     "jax",
     "minari",
-    "pandas",
+    "pettingzoo",
     "ray",
     "stable_baselines3",
     "stored_episodes",

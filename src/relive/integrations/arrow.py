@@ -32,6 +32,7 @@ from relive.common import validation
 from relive.integrations import step_columns
 from relive.persistence import dtypes
 from relive.persistence import files
+from relive.persistence import places
 from relive.persistence import settings
 from relive.persistence import state
 from relive.schema import schema as schema_lib
@@ -167,8 +168,8 @@ def _batches(
 ) -> Iterator[Any]:
     fields, rows = history.schema.fields, step_columns.rows_of(history)
     size = _batch_size(history.schema)
-    places = [np.arange(start, min(start + size, len(rows.slots))) for start in range(0, len(rows.slots), size)]
-    for here in step_columns.in_turn(call, history, places, progress):
+    runs = [np.arange(start, min(start + size, len(rows.slots))) for start in range(0, len(rows.slots), size)]
+    for here in step_columns.in_turn(call, history, runs, progress):
         columns = {name: _column(name, field, rows.marks[name][here]) for name, field in _MARKS.items()}
         read = history.storage.read(rows.slots[here], paths)
         columns |= {path: _column(path, fields[path], read[path]) for path in paths}
@@ -366,6 +367,7 @@ def _opened(path: Path) -> Iterator[tuple[str, Description, parquet.ParquetFile]
     label = files.named(place)
     if not os.path.isfile(place):  # A pipe would be waited for.
         raise errors.CheckpointError(f"{label} {'is not a file' if os.path.lexists(place) else 'does not exist'}")
+    places.refuse_foreign(place)
     with contextlib.ExitStack() as stack:
         with _refusing(errors.CheckpointError, f"{label} is not a Parquet file, or was cut"):
             file = stack.enter_context(parquet.ParquetFile(place, page_checksum_verification=True))
@@ -410,7 +412,9 @@ def _described(kind: Any, num_steps: int) -> Description:
         ReplayError: They are foreign, of another version, or do not match their metadata.
     """
     if _KEY not in (kind.metadata or {}):
-        raise errors.CheckpointError("it has no metadata of relive")
+        is_ours = kind.names[: len(_MARKS)] == list(_MARKS)
+        remedy = "cast(arrow.to_batches(buffer).schema) restores them" if is_ours else places.FOREIGN
+        raise errors.CheckpointError(f"it has no metadata of relive: {remedy}")
     said = state.StateReader(dtypes.read_json(kind.metadata[_KEY].decode(errors="replace")), {})
     said.one_of("format", _FORMAT)
     version = said.integer("version", 1)

@@ -123,6 +123,9 @@ def small(**settings: Any) -> relive.RingReplayBuffer:
     return buffer
 
 
+PAGE = "docs/guides/my_file.md tells how to read files of other libraries"
+
+
 def refuse_to_write(path: pathlib.Path, message: str) -> None:
     with pytest.raises(errors.CheckpointError, match=message):
         arrow.write_parquet(small(), path)
@@ -312,7 +315,8 @@ def test_nothing_is_cast() -> None:
     narrow = table.set_column(7, "action", table["action"].cast(pyarrow.int32()))
     for changed, rule in (
         (narrow, "its column action must be of int64, got int32"),
-        (table.replace_schema_metadata(None), "it has no metadata of relive"),
+        (table.replace_schema_metadata(None), r"it has no metadata of relive: cast\(.*\) restores them"),
+        (pyarrow.table({"x": [1]}), f"it has no metadata of relive: {PAGE}"),
     ):
         with pytest.raises(errors.SchemaError, match=f"^table cannot be added: {rule}$"):
             arrow.add_table(relive.RingReplayBuffer(9), changed)
@@ -448,13 +452,22 @@ def test_an_older_file_is_replaced(path: pathlib.Path) -> None:
         arrow.write_parquet(small(), path, overwrite="no")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("beginning", "form"), [(b"\x89HDF\r\n", "an HDF5 file"), (b"PK\x03\x04", "a zip file, such as .npz")]
+)
+def test_a_foreign_file_to_add_names_the_page(beginning: bytes, form: str, path: pathlib.Path) -> None:
+    path.write_bytes(beginning)
+    with pytest.raises(errors.CheckpointError, match=f"^{path} is {form} and not of relive: {PAGE}$"):
+        arrow.add_parquet(relive.RingReplayBuffer(9), path)
+
+
 def test_foreign_files_are_not_replaced(path: pathlib.Path) -> None:
     path.write_text("a letter")
     refuse_to_write(path, rf"^{path} is not a Parquet file, or was cut: .*: name another path$")
     assert path.read_text() == "a letter"
     for foreign in (pyarrow.table({"x": [1]}), pyarrow.table({"x": [1]}, metadata={"y": "z"})):
         arrow_parquet.write_table(foreign, path)
-        refuse_to_write(path, rf"^{path} cannot be read: it has no metadata of relive: name another path$")
+        refuse_to_write(path, rf"^{path} cannot be read: it has no metadata of relive: {PAGE}: name another path$")
     path.unlink()
     path.symlink_to(path.parent / "elsewhere")
     for place in (path, path.parent):

@@ -12,7 +12,7 @@ buffer     o0 o1 ... oT          a0 a1 ...    r0 r1 ...    a status   extras T: 
 A tuple in a dataset is a dict with the keys "0", "1" and so on in a buffer. An info "a/b" is the info b within a.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 import contextlib
 import shutil
 from typing import Any, Literal, TypeAlias
@@ -74,24 +74,28 @@ def infos_of(dataset: Dataset) -> dict[str, str]:
     return names
 
 
-def schema_of(dataset: Dataset, *, infos: Names | None = None) -> schema_lib.Schema:
+def schema_of(
+    dataset: Dataset, *, infos: Names | None = None, fields: Iterable[str] | None = None
+) -> schema_lib.Schema:
     """Return the schema for the steps of a dataset, with the dtypes of its first episode.
 
     Args:
         dataset: The dataset.
         infos: Maps names of extras to names of infos; "a/b" is the info b within a. Text is as wide as the longest in
             the first episode.
+        fields: Paths of what is taken of observations and actions, such as "action" or "observation/position"; None for
+            all. It leaves out what a schema cannot hold, such as a text in a Dict.
 
     Raises:
-        ArgumentError: The dataset does not exist or cannot be read, its spaces are not supported, or its first episode
-            lacks an info.
+        ArgumentError: The dataset does not exist or cannot be read, its spaces are not supported, it has no such field,
+            or its first episode lacks an info.
         SchemaError: An extra would not be an array.
     """
     opened, names = _opened(dataset), recording.checked_infos(infos)
-    parts = [spaces.fields_of(name, getattr(opened, name)) for name in ("observation_space", "action_space")]
-    schema = schema_lib.Schema(*parts)
+    taken = _taken(opened, fields)
+    schema = schema_lib.Schema(*[_fields_of(f"{name}_space", space) for name, space in taken.items()])
     for episode in _episodes(opened, 1):
-        columns, extras = _columns_of(opened, episode), _extras_of(episode, names)
+        columns, extras = _columns_of(opened, taken, episode), _extras_of(episode, names)
         schema = schema_lib.Schema.from_example(*columns, extras=extras or None, num_leading=1)
     return schema
 
@@ -101,6 +105,7 @@ def add_dataset(
     dataset: Dataset,
     *,
     infos: Names | None = None,
+    fields: Iterable[str] | None = None,
     progress: state.Progress | None = None,
 ) -> int:
     """Add every episode of a dataset to stream 0 of a buffer, and return the number of steps added.
@@ -112,6 +117,7 @@ def add_dataset(
         buffer: The buffer to add to.
         dataset: The dataset.
         infos: As in `schema_of`.
+        fields: As in `schema_of`.
         progress: Called after each episode with the number of bytes added so far and the total.
 
     Raises:
@@ -123,14 +129,15 @@ def add_dataset(
     validation.require_instance("buffer", buffer, column.ColumnReplayBuffer)
     state.check_progress(progress)
     opened, names = _opened(dataset), recording.checked_infos(infos)
+    taken = _taken(opened, fields)
     with _minari(opened.id, "read"):
         total, added = opened.total_steps, 0
     if total > buffer.capacity:
         raise errors.ArgumentError(f"dataset must have at most capacity = {buffer.capacity} steps, got {total}")
     for episode in _episodes(opened):
-        if np.any(episode.terminations[:-1]) or np.any(episode.truncations[:-1]):
-            raise errors.ArgumentError(f"episode {episode.id} must end at its last step alone, got an earlier end")
-        columns, extras = _columns_of(opened, episode), _extras_of(episode, names)
+        for row in np.flatnonzero((episode.terminations | episode.truncations)[:-1])[:1]:
+            raise errors.ArgumentError(f"episode {episode.id} must end at its last step alone, got an end at row {row}")
+        columns, extras = _columns_of(opened, taken, episode), _extras_of(episode, names)
         try:
             buffer.add_episode(*columns, terminated=bool(episode.terminations[-1]), **extras)
         except errors.ArgumentError as error:
@@ -181,10 +188,57 @@ def _episodes(opened: Any, most: int | None = None) -> Iterator[Any]:
         raise errors.ArgumentError(f"dataset {opened.id!r} must have {len(numbers)} episodes to read, got {count}")
 
 
-def _columns_of(opened: Any, episode: Any) -> tuple[Any, Any, arrays.Array]:
-    """Return the observations, the actions and the rewards of an episode."""
+def _taken(opened: Any, fields: Iterable[str] | None) -> "dict[str, spaces.Space]":
+    """Return the spaces of observations and actions without what `fields` leave out: Dicts, where tuples are parts."""
+    whole = {"observation": opened.observation_space, "action": opened.action_space}
+    if fields is None:
+        return whole
+    if isinstance(fields, str) or not isinstance(fields, Iterable):
+        raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {validation.short_repr(fields)}")
+    wanted, known = [path for path in fields if path != "reward"], dict[str, spaces.Space]()
+    taken = {name: _part(name, space, wanted, known) for name, space in whole.items()}
+    for path in wanted:
+        if path not in known:
+            raise errors.ArgumentError(f"fields must be among {', '.join(known)}, got {validation.short_repr(path)}")
+    for name, space in taken.items():
+        if space is None:
+            raise errors.ArgumentError(f"fields must hold {name} or a part of it, got {validation.short_repr(wanted)}")
+    return taken
+
+
+def _part(path: str, space: Any, wanted: Collection[str], known: "dict[str, spaces.Space]") -> Any:
+    """Return the parts of a space with wanted paths, None if there is none; and note all paths in `known`."""
+    known[path] = space
+    named = getattr(space, "spaces", None)
+    if isinstance(named, tuple):
+        named = {str(number): part for number, part in enumerate(named)}
+    parts = {key: _part(f"{path}/{key}", part, wanted, known) for key, part in (named or {}).items()}
+    if path in wanted:
+        return space
+    kept = {key: part for key, part in parts.items() if part is not None}
+    return gymnasium.spaces.Dict(kept) if kept else None
+
+
+def _fields_of(name: str, space: "spaces.Space") -> Any:
+    """Return the fields of a space; where a part of it has none, the error says what leaves that out."""
+    try:
+        return spaces.fields_of(name, space)
+    except errors.ArgumentError as error:
+        raise type(error)(f"{error}{': fields= leaves it out' if hasattr(space, 'spaces') else ''}") from error
+
+
+def _columns_of(opened: Any, taken: "Mapping[str, spaces.Space]", episode: Any) -> tuple[Any, Any, arrays.Array]:
+    """Return what is taken of the observations and the actions of an episode, and the rewards."""
     observations = spaces.tree_of(opened.observation_space, episode.observations)
-    return observations, spaces.tree_of(opened.action_space, episode.actions), episode.rewards
+    actions = spaces.tree_of(opened.action_space, episode.actions)
+    return _tree(taken["observation"], observations), _tree(taken["action"], actions), episode.rewards
+
+
+def _tree(space: Any, tree: Any) -> Any:
+    """Return the parts of a tree that a Dict space has."""
+    if not isinstance(space, gymnasium.spaces.Dict) or not isinstance(tree, Mapping):
+        return tree
+    return {key: _tree(part, tree[key]) for key, part in space.spaces.items() if key in tree}
 
 
 def _infos_of(episode: Any) -> dict[str, Any]:

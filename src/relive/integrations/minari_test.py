@@ -426,7 +426,7 @@ def test_an_episode_that_minari_reads_in_pieces_is_refused(data_format: str) -> 
 @pytest.mark.parametrize("name", ["terminations", "truncations"])
 def test_an_episode_ends_once(name: str) -> None:
     of_minari([episode(3), episode(3, **{name: np.array([False, True, False])})])
-    with pytest.raises(errors.ArgumentError, match="^episode 1 must end at its last step alone, got an earlier end$"):
+    with pytest.raises(errors.ArgumentError, match="^episode 1 must end at its last step alone, got an end at row 1$"):
         relive_minari.add_dataset(relive.RingReplayBuffer(9), "test/theirs-v0")
 
 
@@ -460,6 +460,36 @@ def test_other_spaces_are_refused_by_name() -> None:
     of_minari([episode(1, observations=["a", "b"])], space=spaces.Text(3))
     with pytest.raises(errors.ArgumentError, match=r"^observation_space must be made of Box, .* got Text$"):
         relive_minari.schema_of("test/theirs-v0")
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_fields_leave_out_what_a_schema_cannot_hold(data_format: str) -> None:
+    space = spaces.Dict(x=spaces.Box(0, 9), seen=spaces.Tuple((spaces.Discrete(9), spaces.Text(3))))
+    numbers = np.arange(3, dtype=np.float32)[:, np.newaxis]
+    observations = {"x": numbers, "seen": (np.arange(3), ["a", "b", "c"])}
+    dataset = of_minari([episode(2, observations=observations)], data_format, space)
+    rule = r"^observation_space/seen/1 must be made of Box, .* got Text: fields= leaves it out$"
+    with pytest.raises(errors.ArgumentError, match=rule):
+        relive_minari.schema_of(dataset)
+    for fields, paths in (
+        (["reward", "action", "observation/x"], ["observation/x"]),
+        (("observation/seen/0", "action", "observation/x"), ["observation/seen/0", "observation/x"]),
+        ({"observation/seen/0", "action"}, ["observation/seen/0"]),
+    ):
+        schema = relive_minari.schema_of(dataset, fields=fields)
+        assert list(schema.fields) == [*paths, "action", "reward"]
+        buffer = relive.RingReplayBuffer(9, schema)
+        assert relive_minari.add_dataset(buffer, dataset, fields=fields) == 2
+        observation = buffer.read([1]).next_observation
+        assert "x" not in observation or observation["x"].tolist() == [[2.0]]
+        assert "seen" not in observation or observation["seen"]["0"].tolist() == [2]
+    for wrong, rule in (
+        (["observation/x"], r"^fields must hold action or a part of it, got \['observation/x'\]$"),
+        (["action", "x"], "^fields must be among observation, observation/x, .*, action, got 'x'$"),
+        ("action", "^fields must be a collection of paths, got 'action'$"),
+    ):
+        with pytest.raises(errors.ArgumentError, match=rule):
+            relive_minari.add_dataset(relive.RingReplayBuffer(9), dataset, fields=wrong)
 
 
 def test_a_missing_dataset_is_named(root: pathlib.Path) -> None:

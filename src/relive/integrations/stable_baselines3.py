@@ -11,7 +11,7 @@ It converts obs, done and infos["TimeLimit.truncated"] to steps, and batches to 
 done by RingReplayBuffer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 import copy
 from typing import Any, NoReturn, TypeAlias
 
@@ -42,6 +42,10 @@ with imports.optional_dependency("sb3"):
     import torch
 
 Space: TypeAlias = "spaces.Space[Any]"
+
+
+_INFOS = "infos"
+"""The extra that holds what is kept of infos."""
 
 
 class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
@@ -110,7 +114,9 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         self._action, reward = schema_lib.Field(self.action_dim, dtype), schema_lib.Field((), np.float32)
         self._buffer = ring.RingReplayBuffer(
             buffer_size,
-            schema_lib.Schema(self._fields(observation_space, self.obs_shape), self._action, reward=reward),
+            schema_lib.Schema(
+                self._fields(observation_space, self.obs_shape), self._action, reward=reward, extras=self._extras
+            ),
             n_step=n_steps,
             gamma=1.0 if gamma is None else gamma,
             frame_stack=frame_stack,
@@ -120,6 +126,11 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             seed=int(copy.deepcopy(action_space.np_random).integers(2**63)) if seed is None else seed,
         )
         self._frames = recording.Frames(self._buffer, frame_stack, 1)
+
+    @property
+    def _extras(self) -> dict[str, Any]:
+        """The extras of the schema."""
+        return {}
 
     @property
     def buffer(self) -> ring.RingReplayBuffer:
@@ -177,6 +188,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         observation, following = (_each(self._rows, each, self.obs_shape) for each in (obs, next_obs))
         action = action.reshape(self.n_envs, self.action_dim).astype(self._action.dtype, copy=False)
         step = self._frames.newest(observation), action, reward, self._frames.newest(following)
+        kept = self._kept(infos)
         limits = [self.handle_timeout_termination and bool(info.get("TimeLimit.truncated")) for info in infos]
         if self._frame_stack > 1:
             cut = self._cut_streams(observation, following, np.asarray(done, np.bool_))
@@ -185,14 +197,18 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
                 encoder.rows(self.n_envs, *step, {})
             for stream in cut:
                 self._buffer.end_episode(stream=stream)
-        if self.n_envs == 1:  # `add` does the same as `extend`, and is faster.
+        if self.n_envs == 1 and not kept:  # `add` does the same as `extend`, and is faster.
             ended = bool(done[0])
             rows = (trees.rows(part, 0) for part in step)
             self._buffer.add(*rows, terminated=ended and not limits[0], truncated=limits[0])
         else:
-            self._buffer.extend(*step, terminated=np.greater(done, limits), truncated=np.array(limits))
+            self._buffer.extend(*step, terminated=np.greater(done, limits), truncated=np.array(limits), **kept)
         if self._frame_stack > 1:
             self._reached = copies.copied(following)
+
+    def _kept(self, infos: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the extras of a step of every environment."""
+        return {}
 
     def sample(self, batch_size: int, env: "vec_env.VecNormalize | None" = None) -> Any:
         """Return exactly batch_size transitions as their ReplayBufferSamples, or DictReplayBufferSamples.
@@ -290,7 +306,9 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         n_sampled_goal: Number of relabelled transitions for each one with its original goal.
         goal_selection_strategy: Where the new goal is taken from: after the step ("future"), the end of the episode
             ("final"), or anywhere in it ("episode"); a string or a GoalSelectionStrategy.
-        copy_info_dict: Must be False: `compute_reward` gets empty infos, since infos are not stored.
+        copy_info_dict: Must be False unless `infos` says what is stored.
+        infos: What `compute_reward` gets as the infos of a step: keys of the infos, each with its Field or tree of
+            Fields; only these are stored. None for empty infos.
 
     Raises:
         ArgumentError: A setting is invalid.
@@ -310,13 +328,16 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         goal_selection_strategy: "strategies.GoalSelectionStrategy | str" = "future",
         copy_info_dict: bool = False,
         *,
+        infos: Mapping[str, Any] | None = None,
         seed: int | np.random.Generator | None = None,
     ) -> None:
         n_sampled_goal = validation.non_negative_int("n_sampled_goal", n_sampled_goal)
         self._strategy: Any = str(getattr(goal_selection_strategy, "name", goal_selection_strategy)).lower()
         validation.require_choice("goal_selection_strategy", self._strategy, tuple(strategies.KEY_TO_GOAL_STRATEGY))
-        if validation.boolean("copy_info_dict", copy_info_dict):
-            raise errors.ArgumentError("copy_info_dict must be False, as infos are not stored, got True")
+        if validation.boolean("copy_info_dict", copy_info_dict) and not infos:
+            rule = "copy_info_dict must be False without infos={key: Field}, which says what is stored of them"
+            raise errors.ArgumentError(f"{rule}, got True")
+        self._info_fields = {} if infos is None else infos
         for key in ("achieved_goal", "desired_goal"):
             if not isinstance(observation_space, spaces.Dict) or key not in observation_space.spaces:
                 raise errors.ArgumentError(f"observation_space must be a Dict with {key!r}, got {observation_space}")
@@ -336,9 +357,9 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
             raise errors.NotReadyError("sample has no environment to compute rewards: call set_env first")
         batch = self.buffer.sample(batch_size)
         share = int(self._share * len(batch)) / len(batch)
-        relabelled = hindsight.relabel(
-            self.buffer, batch, compute=self._judged, strategy=self._strategy, share=share, open_episodes=True
-        )
+        settings: Any = {"strategy": self._strategy, "share": share, "open_episodes": True}
+        settings["fields"] = [f"extras/{name}" for name in self._extras]
+        relabelled = hindsight.relabel(self.buffer, batch, compute=self._judged, **settings)
         relabelled.is_terminal = batch.is_terminal
         return self._samples(relabelled, env)
 
@@ -347,10 +368,23 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         for stream in range(self.n_envs):
             self.buffer.end_episode(stream=stream)
 
-    def _judged(self, achieved: arrays.Array, goals: arrays.Array) -> tuple[arrays.Array, arrays.Bools]:
+    @property
+    def _extras(self) -> dict[str, Any]:
+        return {_INFOS: self._info_fields} if self._info_fields else {}
+
+    def _kept(self, infos: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the parts of infos that are stored."""
+        return {
+            name: {
+                key: recording.info_column(key, [recording.found(info, name, key) for info in infos]) for key in fields
+            }
+            for name, fields in self._extras.items()
+        }
+
+    def _judged(self, achieved: arrays.Array, goals: arrays.Array, kept: Any) -> tuple[arrays.Array, arrays.Bools]:
         """Return the rewards [k] of steps for other goals, with no terminations."""
-        count = len(goals)
-        infos: list[dict[str, Any]] = [{} for _ in range(count)]
+        count, columns = len(goals), kept.get(f"extras/{_INFOS}", {})
+        infos: list[dict[str, Any]] = [{key: trees.rows(columns[key], row) for key in columns} for row in range(count)]
         rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
         return np.reshape(rewards, -1), np.zeros(count, np.bool_)
 

@@ -723,6 +723,37 @@ def test_hindsight_draws_the_transitions_of_sb3(strategy: Any, kind: str, is_nor
     assert {*rows(ours.sample(6_000, normalize))} == {*rows(theirs.sample(6_000, normalize))}
 
 
+class Costly(Goals):
+    """Its reward depends on what a step took, by its infos."""
+
+    def step(self, action: Any) -> Any:
+        *others, info = super().step(action)
+        energy = 0.1 * self.number + self.t
+        return *others, {**info, "energy": energy, "joint": {"angle": np.array([energy, 2.0])}, "text": "left out"}
+
+    def compute_reward(self, achieved: Any, desired: Any, infos: Any) -> Any:
+        energies = [np.float32(info["energy"]) + np.float32(info["joint"]["angle"][1]) for info in infos]
+        return super().compute_reward(achieved, desired, infos) - np.array(energies, np.float32)
+
+
+@pytest.mark.usefixtures("seeded")
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_compute_reward_gets_the_infos_that_are_stored(n_envs: int) -> None:
+    env = vec_env.DummyVecEnv([lambda number=number: Costly(number) for number in range(n_envs)])
+    arguments = (200, env.observation_space, DISCRETE, env, "cpu", n_envs)
+    fields = {"energy": relive.Field((), "float32"), "joint": {"angle": relive.Field((2,), "float64")}}
+    ours = relive_sb3.HerReplayBuffer(*arguments, n_sampled_goal=1, copy_info_dict=True, infos=fields, seed=0)
+    theirs = her.HerReplayBuffer(*arguments, n_sampled_goal=1, copy_info_dict=True)
+    play(env, 12, ours, theirs)
+    assert {*rows(ours.sample(6_000))} == {*rows(theirs.sample(6_000))}
+    env.env_method("reset")
+    bare = vec_env.DummyVecEnv([lambda number=number: Goals(number) for number in range(n_envs)])
+    before = ours.size()
+    with pytest.raises(errors.ArgumentError, match="info must hold 'energy' for the extra 'infos', got"):
+        play(bare, 1, ours)
+    assert ours.size() == before
+
+
 @pytest.mark.parametrize(("n_sampled_goal", "batch_size", "count"), [(0, 9, 0), (1, 9, 4), (4, 256, 204)])
 def test_as_many_transitions_get_new_goals_as_in_sb3(n_sampled_goal: int, batch_size: int, count: int) -> None:
     ours, theirs = with_hindsight(goals(), n_sampled_goal=n_sampled_goal)
@@ -798,7 +829,10 @@ def test_hindsight_needs_an_environment() -> None:
             {"goal_selection_strategy": "random"},
             "goal_selection_strategy must be 'future' or 'final' or 'episode', got",
         ),
-        ({"copy_info_dict": True}, "copy_info_dict must be False, as infos are not stored, got True"),
+        (
+            {"copy_info_dict": True},
+            r"copy_info_dict must be False without infos=\{key: Field\}, which says what is stored of them, got True",
+        ),
         ({"observation_space": BOX}, r"observation_space must be a Dict with 'achieved_goal', got Box"),
         (
             {"observation_space": spaces.Dict({"achieved_goal": BOX})},

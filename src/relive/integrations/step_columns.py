@@ -1,4 +1,4 @@
-"""Steps as columns, one value per step, episode by episode; shared by data frames and Arrow tables.
+"""Steps as columns, one value per step, episode by episode.
 
 key stream episode step terminated truncated | observation action reward extras/...
 marks: where a step belongs                  | fields, by path: what the schema says

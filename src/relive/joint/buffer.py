@@ -162,6 +162,10 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         """Raise ArgumentError: joint steps are added one at a time, with `add` or `extend`."""
         raise errors.ArgumentError("add_episode cannot add joint steps: use add or extend")
 
+    def add_episodes(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Raise ArgumentError: joint steps are added one at a time, with `add` or `extend`."""
+        raise errors.ArgumentError("add_episodes cannot add joint steps: use add or extend")
+
     def _append(self, steps: encoding.Steps) -> steps_lib.Written:
         record = self._rows.recording(steps)
         written = super()._append(steps)

@@ -944,6 +944,14 @@ class TestExtend:
         assert buffer.extend(nothing, numbers, numbers, nothing, streams=[]).tolist() == []
         assert len(buffer) == 0
 
+    def test_an_agent_that_is_absent_needs_no_next_observation(self) -> None:
+        buffer = Buffer(9, agents=["a", "b"], streams=2)
+        rows = self.ROWS | {"next_observations": {"a": np.ones((2, 3))}}
+        ends = {"a": [0, 0], "b": [1, 0]}
+        buffer.extend(**rows, terminations=ends, present={"b": [1, 0]})
+        assert buffer.read(range(2)).agents["b"].mask.tolist() == [True, False]
+        buffer.check()
+
     def test_add_steps_and_add_episode_refuse_joint_steps(self) -> None:
         buffer = Buffer(9, agents=AGENTS)
         with pytest.raises(errors.ArgumentError, match="^add_steps cannot add joint steps: use add or extend$"):

@@ -228,8 +228,7 @@ class Columns:
             events = take(f"{count}B")
             rows = columns(list(self.fields), count)
             if is_run:
-                (last,) = columns(self.observation, 1)
-                following: Any = [*rows[1:], last]
+                following: Any = [*rows[1:], columns(self.observation, 1)[0] if has_next else None]
             else:
                 following = columns(self.observation, count) if has_next else [None] * count
             for stream, event, row, then in zip(streams, events, rows, following, strict=True):

@@ -467,6 +467,18 @@ def test_what_is_something_else_is_named(tmp_path: pathlib.Path, made: str | Non
         places.kind_of_buffer(str(tmp_path / typed))
 
 
+@pytest.mark.parametrize(
+    ("beginning", "form"),
+    [(b"\x89HDF", "an HDF5 file"), (b"PK\3\4", "a zip file, such as .npz"), (b"\x80\5", "a pickle")],
+)
+def test_a_file_of_another_library_names_the_page(beginning: bytes, form: str, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "steps"
+    path.write_bytes(beginning)
+    rule = f"/steps is {form} and not of relive: docs/guides/my_file.md tells how to read files of other libraries$"
+    with pytest.raises(relive.CheckpointError, match=rule):
+        places.kind_of(str(path))
+
+
 def test_a_parquet_file_is_told_by_its_first_bytes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "steps"
     path.write_bytes(b"PAR1...")

@@ -298,6 +298,14 @@ class Journal(duplicates.NeverCopied):
                 self._catch_up()
             return self._write(self._ready_segment(), kind, payload)
 
+    def _append_all(self, records: Records) -> int:
+        """Write records as one, and return its number: after a crash all are there, or none. Raises as `_append`."""
+        with self._changing:
+            if self._block is not None and self._block.payload is None:
+                return [self._gather(self._block, *record) for record in records][-1]
+            self._catch_up()
+            return self._write(self._ready_segment(), journal_reader.TOGETHER, journal_reader.packed(b"", records))
+
     @contextlib.contextmanager
     def _together(self, note: Note) -> Iterator[None]:
         """Write the records of a `with` block as one, with a note, at its end: after a crash all are there, or none.

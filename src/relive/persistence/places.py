@@ -16,6 +16,9 @@ _MAP_MANIFEST = "storage.json"
 PARQUET = b"PAR1"
 """How a Parquet file begins and ends."""
 STEPS_ALONE = "holds steps and no buffer: relive.integrations.arrow.add_parquet adds them to one"
+FOREIGN = "docs/guides/my_file.md tells how to read files of other libraries"
+_BEGINNINGS = {b"\x89HDF": "an HDF5 file", b"PK": "a zip file, such as .npz", b"\x93NUMPY": ".npy", b"\x80": "a pickle"}
+"""How files of others begin, which hold steps often."""
 _MOST_NAMED = 3
 
 
@@ -48,10 +51,12 @@ def kind_of(path: str) -> Kind:
     if not os.path.lexists(place):
         raise errors.CheckpointError(f"{label} does not exist")
     if not os.path.isdir(place):
-        if _is_parquet(place):
+        if _beginning(place).startswith(PARQUET):
             return Kind.PARQUET
         name = os.path.basename(path)
         is_part = name == files.MANIFEST or name.endswith(".npy") or is_of_journal(name)
+        if not is_part:
+            refuse_foreign(place)
         remedy = "name the directory that it is in" if is_part else "a checkpoint or a journal is a directory"
         raise errors.CheckpointError(f"{label} is not a directory: {remedy}")
     with files.raising(path, "cannot be read"), files.Directory(place, follow=True) as directory:
@@ -79,12 +84,19 @@ def kind_of_buffer(path: str) -> Kind:
     return kind
 
 
-def _is_parquet(place: str) -> bool:
-    """Return whether a regular file begins like a Parquet file, from relive or another writer."""
+def refuse_foreign(place: str) -> None:
+    """Raise CheckpointError, which names the page, for a file in a format in which other libraries keep steps."""
+    for start, form in _BEGINNINGS.items():
+        if _beginning(place).startswith(start):
+            raise errors.CheckpointError(f"{files.named(place)} is {form} and not of relive: {FOREIGN}")
+
+
+def _beginning(place: str) -> bytes:
+    """Return the first bytes of a regular file, and none of anything else."""
     if not os.path.isfile(place):
-        return False
+        return b""
     with files.raising(place, "cannot be read"), open(place, "rb") as file:
-        return file.read(len(PARQUET)) == PARQUET
+        return file.read(16)
 
 
 def is_of_journal(name: str) -> bool:

@@ -293,7 +293,7 @@ class TestEveryBuffer:
                     assert zoo.plain(buffer.state_dict()) == before
 
         for _ in range(5 if fault == "closed" else 100):
-            if len(refusals) > 6:
+            if len(refusals) > 3:
                 break
             if fault != "closed":
                 with monkeypatch.context() as patch:

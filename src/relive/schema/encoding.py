@@ -111,6 +111,17 @@ class Encoder:
         rows = self.schema._rows_of(before, actions, rewards, extras, (count,))
         return [*map(np.ndarray.tobytes, rows.values())], [column[-1:].tobytes() for column in seen.values()]
 
+    def flat(self, count: int, given: Given) -> tuple[dict[str, arrays.Array], dict[str, arrays.Array]]:
+        """Return the columns of `count` rows by path [count, ...], and of the observations after them, if given.
+
+        A column may be the caller's own array.
+        """
+        observations, actions, rewards, next_observations, extras = given
+        columns = self.schema._rows_of(observations, actions, rewards, extras, (count,), next_observations)
+        paths = [] if next_observations is None else self.schema._observation_paths
+        following = {path: columns.pop(f"next_{path}") for path in paths}
+        return columns, following
+
     def columns(self, rows: Row, count: int) -> dict[str, arrays.Array]:
         """Return the read-only columns [count, ...] of `count` rows, or of as many observations."""
         return {

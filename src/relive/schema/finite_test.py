@@ -18,7 +18,13 @@ FIELDS: dict[str, Any] = {
     "extras": {"name": relive.Field((), "U3"), "wave": relive.Field(1, "c8")},
 }
 SCHEMA, UNCHECKED = relive.Schema(**FIELDS, check_finite=True), relive.Schema(**FIELDS)
-LEADS: dict[str, tuple[int, ...]] = {"add": (), "extend": (2,), "add_steps": (3,), "add_episode": (3,)}
+LEADS: dict[str, tuple[int, ...]] = {
+    "add": (),
+    "extend": (2,),
+    "add_steps": (3,),
+    "add_episode": (3,),
+    "add_episodes": (3,),
+}
 
 
 def step(call: str) -> dict[str, Any]:
@@ -43,9 +49,12 @@ def write(buffer: Any, call: str, given: dict[str, Any]) -> None:
             named.setdefault(name, {})[key] = value
         else:
             named[name] = value
-    if call in ("add_steps", "add_episode"):
-        named = {{"action": "actions", "reward": "rewards"}.get(name, name): value for name, value in named.items()}
+    if call.startswith("add_"):
+        plural = {name: f"{name}s" for name in ("observation", "action", "reward", "next_observation")}
+        named = {plural.get(name, name): value for name, value in named.items()}
         named["stream"] = 0
+    if call == "add_episodes":
+        named["episodes"] = np.zeros(3)
     if call == "add":
         named["stream"] = 1
     if call == "add_episode":

@@ -271,6 +271,11 @@ class Schema(registry.Described):
         return tuple(self._named["observation"])
 
     @property
+    def _action_paths(self) -> tuple[str, ...]:
+        """The paths of the action's fields."""
+        return tuple(self._named["action"])
+
+    @property
     def nbytes(self) -> int:
         """Number of bytes of one row."""
         return sum(field.nbytes for field in self._fields.values())

@@ -9,7 +9,8 @@ So an episode of T steps takes T + 1 observations: the next observation of a ste
 one stored behind the episode. Successors and episodes of rows are kept in the flat arrays of `kernels.append`.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+import contextlib
 import functools
 import types
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -333,16 +334,26 @@ class StepStore(arrays_lib.Derived):
             if is_next and self._append_next(streams[0], rows, next_rows, tell):
                 return CONTINUED
             return self._append(steps, journal, tell)
-        self._check_room(encoder.schema)
-        storage = memory.ColumnStorage(encoder.schema, self.capacity)
-        self._make_room(1 if is_run else len(streams))
-        before = self._storage, self.encoder, self.behind
-        self.begin(storage)
-        try:
+        with self.beginning(encoder, 1 if is_run else len(streams)):
             return self._append(steps, journal, tell)
+
+    @contextlib.contextmanager
+    def beginning(self, encoder: encoding.Encoder, num_episodes: int) -> Iterator[None]:
+        """Make room for rows of an encoder and for more episodes; a new schema is taken back if the block raises."""
+        storage = self._storage
+        if encoder is not self.encoder:
+            self._check_room(encoder.schema)
+            storage = memory.ColumnStorage(encoder.schema, self.capacity)
+        self._make_room(num_episodes)
+        before = self._storage, self.encoder, self.behind
+        if storage is not None and encoder is not self.encoder:
+            self.begin(storage)
+        try:
+            yield
         except BaseException:
-            self._storage, self.encoder, self.behind = before
-            self._rederive()
+            if encoder is not before[1]:
+                self._storage, self.encoder, self.behind = before
+                self._rederive()
             raise
 
     def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Tell | None) -> Written:
@@ -375,7 +386,7 @@ class StepStore(arrays_lib.Derived):
         if is_last:
             self._write_rows(key % capacity, count, rows)
         if next_rows is None:
-            self._blank(heads, events)
+            self._blank(heads, events[-num_heads:])
         elif num_heads == 1:
             episode = self._current_view[heads[0]]
             for field, records in self._behind_records:

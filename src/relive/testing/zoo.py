@@ -152,7 +152,25 @@ def column_call(buffer: Any, rng: random.Random) -> Any:
         return buffer.end_episode(stream=stream)
     if action == 13 and rng.random() < 0.05:
         buffer.clear()
+    elif action == 13:
+        return _add_episodes(buffer, schema, stream, rng)
     return buffer.num_eligible
+
+
+def _add_episodes(buffer: Any, schema: relive.Schema, stream: int, rng: random.Random) -> Any:
+    """Add a few episodes in flat arrays."""
+    count = min(rng.randrange(1, 6), buffer.capacity)
+    rows = _rows(schema, rng, count)
+    observations, actions = (_nested(getattr(schema, name), name, rows) for name in ("observation", "action"))
+    return buffer.add_episodes(
+        observations,
+        actions,
+        rows["reward"],
+        terminated=[rng.random() < 0.3 for _ in range(count)],
+        unknown_end=rng.choice(["drop", "keep"]),
+        stream=stream,
+        **_nested(schema.extras, "extras", rows),
+    )
 
 
 def _rows(schema: relive.Schema, rng: random.Random, count: int) -> dict[str, Any]:

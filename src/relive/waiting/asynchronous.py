@@ -75,11 +75,11 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     """An asyncio wrapper that shares a buffer between the tasks of an event loop.
 
     It has the methods of the wrapped buffer, with the same arguments and results, but for `attach`, `detach`,
-    `can_insert`, `can_sample` and `rng`, which `buffer` has. `add`, `extend`, `add_episode` and `add_steps` are
-    coroutines that wait while the limiter holds inserts back. `sample` and `sample_keys` are coroutines that wait until
-    a batch is available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled
-    leaves enough draws; the same holds for `async for` over `batches`. `save` is a coroutine that writes in a thread.
-    All other methods are plain calls and never wait.
+    `can_insert`, `can_sample` and `rng`, which `buffer` has. `add`, `extend`, `add_episode`, `add_episodes` and
+    `add_steps` are coroutines that wait while the limiter holds inserts back. `sample` and `sample_keys` are
+    coroutines that wait until a batch is available: something is eligible, the limiter allows it, a priority is not
+    0, and max_times_sampled leaves enough draws; the same holds for `async for` over `batches`. `save` is a
+    coroutine that writes in a thread. All other methods are plain calls and never wait.
 
     Arrays are copied when an insert is called. With a journal that must be synced, it returns once its record is on
     disk; concurrent calls share one sync. If the sync fails, or the call is cancelled meanwhile, the step stays stored.
@@ -128,6 +128,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     add = _inserting(column.ColumnReplayBuffer.add)
     extend = _inserting(column.ColumnReplayBuffer.extend)
     add_episode = _inserting(column.ColumnReplayBuffer.add_episode)
+    add_episodes = _inserting(column.ColumnReplayBuffer.add_episodes)
     add_steps = _inserting(column.ColumnReplayBuffer.add_steps)
 
     async def sample(self, batch_size: int, **options: Any) -> Batch:

@@ -157,7 +157,7 @@ def sometimes_in_no_time(rng: random.Random) -> Any:
 
 EPISODES = {name: zoo.KINDS[name] for name in zoo.EPISODES}
 OTHERS = {name: kind for name, kind in (zoo.KINDS.items() - EPISODES.items()) if hasattr(kind.make(), "can_sample")}
-INSERTS = frozenset({"add", "extend", "add_episode", "add_steps"})
+INSERTS = frozenset({"add", "extend", "add_episode", "add_episodes", "add_steps"})
 DRAWS = frozenset({"sample", "sample_keys", "sample_n_step"})
 READS = frozenset({"eligible_keys", "lengths", "get_stats"})
 
@@ -391,6 +391,12 @@ async def test_closing_in_a_storm_over_episodes_loses_nothing(actors: int, kind:
     assert storm.refused > actors // 100
 
 
+def every_other(first: int) -> list[Any]:
+    """Return the other kinds, where only every second one is of the tests that are not long."""
+    kinds = enumerate(sorted(OTHERS))
+    return [pytest.param(kind, marks=[pytest.mark.long] * ((place - first) % 2)) for place, kind in kinds]
+
+
 @pytest.mark.parametrize("kind", EPISODES)
 @pytest.mark.parametrize("actors", MANY)
 async def test_storms_over_episodes_repeat_on_a_twin(actors: int, kind: str) -> None:
@@ -403,14 +409,14 @@ async def test_storms_over_episodes_repeat_on_a_twin(actors: int, kind: str) -> 
     await assert_alive(storm.buffer)
 
 
-@pytest.mark.parametrize("kind", sorted(OTHERS))
+@pytest.mark.parametrize("kind", every_other(1))
 @pytest.mark.parametrize("actors", [40, *MANY[1:]])
 async def test_closing_in_a_storm_over_any_kind_loses_nothing(actors: int, kind: str) -> None:
     storm = await storm_of(2, kind, actors, most=actors // 3, closes=True)
     assert storm.refused > actors // 100
 
 
-@pytest.mark.parametrize("kind", sorted(OTHERS))
+@pytest.mark.parametrize("kind", every_other(0))
 @pytest.mark.parametrize("actors", [40, *MANY[1:]])
 async def test_storms_over_any_kind_repeat_on_a_twin(actors: int, kind: str) -> None:
     storm = await storm_of(2, kind, actors, most=actors // 3)

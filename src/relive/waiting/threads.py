@@ -86,10 +86,10 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
     """A thread-safe wrapper that shares a buffer between threads.
 
     It has the methods of the wrapped buffer, with the same arguments and results, but for `attach`, `detach`,
-    `can_insert`, `can_sample` and `rng`, for which there is `locked`. `add`, `extend`, `add_episode` and `add_steps`
-    block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of `batches` block until a batch is
-    available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled leaves enough
-    draws. All other calls wait only for the lock.
+    `can_insert`, `can_sample` and `rng`, for which there is `locked`. `add` and the other calls that add steps
+    block while the limiter holds inserts back. `sample`, `sample_keys` and `next` of `batches` block until a batch
+    is available: something is eligible, the limiter allows it, a priority is not 0, and max_times_sampled leaves
+    enough draws. All other calls wait only for the lock.
 
     Further methods of other buffers are available too. What such a buffer has as a plain call with the suffix
     `_nowait` blocks under the name without it: `sample_n_step`, `next_episodes`, `admit` and so on.
@@ -146,6 +146,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
     add = _inserting(column.ColumnReplayBuffer.add)
     extend = _inserting(column.ColumnReplayBuffer.extend)
     add_episode = _inserting(column.ColumnReplayBuffer.add_episode)
+    add_episodes = _inserting(column.ColumnReplayBuffer.add_episodes)
     add_steps = _inserting(column.ColumnReplayBuffer.add_steps)
 
     def sample(self, batch_size: int, **options: Any) -> Batch:

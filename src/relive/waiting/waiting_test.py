@@ -415,6 +415,12 @@ WAITS: dict[str, tuple[Callable[[], Any], str, Call, Call]] = {
         lambda shared: shared.add_steps([0, 1, 2], [0, 0], [1.0, 1.0]),
         lambda shared: shared.add_steps([2, 3], [0], [1.0]),
     ),
+    "add_episodes": (
+        ring,
+        NO_STEP,
+        lambda shared: shared.add_episodes([0], [0], [1.0], terminated=[False], unknown_end="keep"),
+        lambda shared: shared.add_episodes([0, 1], [0, 0], [1.0, 1.0], terminated=[False, True]),
+    ),
     "priorities": (
         zeroed,
         "^every eligible priority weighs 0: update_priorities first$",

@@ -198,7 +198,7 @@ class TransitionBatch(KeyedBatch[A]):
 
     Attributes:
         observation: o_t [B, ...]; with a frame stack [B, stack, ...], newest frame last.
-        action: a_t [B, ...].
+        action: a_t [B, ...]; with action chunks a_t to a_{t+n-1} [B, n, ...], a_{t+m-1} repeated from place m on.
         reward: The sum over k < m of gamma^k r_{t+k} [B], added up as float64, in the reward's dtype.
         next_observation: o_{t+m} [B, ...], stacked as `observation`; zeros if the episode terminated there and the
             observation was not given.

@@ -29,25 +29,30 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         frame_stack: Number of frames in an observation. An anchor whose older frames were evicted can no longer be
             read.
         stack_padding: Padding before the first frame of an episode: "zeros", or repetitions of the "first" frame.
+        action_chunks: Whether a batch has the actions of all steps of a window.
     """
 
     n_step: int = 1
     gamma: float = 0.99
     frame_stack: int = 1
     stack_padding: StackPadding = "zeros"
+    action_chunks: bool = False
 
     def __post_init__(self) -> None:
         validation.positive_int("n_step", self.n_step)
         validation.discount("gamma", self.gamma)
         validation.positive_int("frame_stack", self.frame_stack)
         validation.require_choice("stack_padding", self.stack_padding, ("zeros", "first"))
+        validation.boolean("action_chunks", self.action_chunks)
 
     def _check_room(self, schema: schema_lib.Schema | None) -> None:
-        """Raise ArgumentError if memory does not hold a single frame stack."""
+        """Raise ArgumentError if memory does not hold a single frame stack, or a single chunk of actions."""
         fields = [] if schema is None else [schema.fields[path] for path in schema._observation_paths]
         nbytes = max(window.ROW_BYTES, sum(field.nbytes for field in fields))
         name = "schema" if self.frame_stack == 1 else "frame_stack"
         memory.check_room(name, self.frame_stack, nbytes, "frames")
+        if self.action_chunks:
+            memory.check_room("n_step", self.n_step, _action_bytes(schema), "actions")
 
     @property
     def _rule(self) -> steps.Rule:
@@ -101,6 +106,8 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             if len(behind):
                 store.put_behind(next_columns, (behind, -1), last[behind])
             self._pad(next_columns, of_rows + span)
+        if self.action_chunks:
+            columns |= self._chunks(store, slots, span)
         return batches.TransitionBatch(
             observation=store.nest_observation(columns),
             action=store.nest_action(columns),
@@ -115,6 +122,15 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             extras=store.nest_extras(columns) if store.has_extras else {},
         )
 
+    def _chunks(self, store: steps.StepStore, slots: arrays.Ints, span: arrays.Ints) -> window.Columns:
+        """Return the actions of `span` [B] steps from `slots` [B], the last one repeated [B, n_step, ...]."""
+        rows = store.follow(slots, int(span.max(initial=1))).slots
+        with memory.room_for("n_step", len(slots) * self.n_step, _action_bytes(store.schema), "actions"):
+            offsets = np.minimum(np.arange(self.n_step), span[:, np.newaxis] - 1)
+            chunks = rows[offsets, np.arange(len(slots))[:, np.newaxis]]
+            columns: window.Columns = store.read(chunks, store.schema._action_paths)
+        return columns
+
     def _pad(self, columns: window.Columns, of_rows: arrays.Ints) -> None:
         """Write the padding before the first frame into the stacks of steps [B], which hold the first frame already."""
         if self.stack_padding == "first":
@@ -125,3 +141,9 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             rows, frames = is_before.nonzero()
             for column in columns.values():
                 column[early[rows], frames] = np.zeros((), column.dtype)
+
+
+def _action_bytes(schema: schema_lib.Schema | None) -> int:
+    """Return how much memory an action of a chunk takes, at least."""
+    fields = [] if schema is None else [schema.fields[path] for path in schema._action_paths]
+    return max(window.ROW_BYTES, sum(field.nbytes for field in fields))

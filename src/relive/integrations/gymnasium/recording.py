@@ -27,10 +27,15 @@ with imports.optional_dependency("gymnasium"):
 Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
 
 
-def require_env(env: object, kind: type) -> None:
-    """Raise ArgumentTypeError if `env` is not an instance of a class of environments."""
+def require_order(env: object) -> None:
+    """Raise ArgumentTypeError if `env` is a buffer."""
     if isinstance(env, checkpointable.Checkpointable | threads.ThreadSafeReplayBuffer):
         raise errors.ArgumentTypeError(f"env must be an environment, got {env!r}: the order is env, buffer")
+
+
+def require_env(env: object, kind: type) -> None:
+    """Raise ArgumentTypeError if `env` is not an instance of a class of environments."""
+    require_order(env)
     if isinstance(env, vector.VectorEnv) and kind is not vector.VectorEnv:
         raise errors.ArgumentTypeError("env must be one environment, got a vector environment: use VectorRecorder")
     validation.require_instance("env", env, kind)
@@ -81,11 +86,14 @@ class Recording:
         """Return a copy of an observation, or of a batch of them, as a tree."""
         return _kept("observation", spaces.tree_of(self._observation_space, observation))
 
-    def given(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return copies of an action and of extras, as trees, in the dtypes of the schema if there is one."""
-        # A ThreadSafeReplayBuffer waits for its limiter when the step is added.
+    def check_limiter(self) -> None:
+        """Raise NotReadyError if a step would have to wait; a ThreadSafeReplayBuffer waits when it is added."""
         if not self._may_wait and not self._columns.can_insert():
             raise held_back(self._columns.limiter)
+
+    def given(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return copies of an action and of extras, as trees, in the dtypes of the schema if there is one."""
+        self.check_limiter()
         for extra in extras.keys() & self.infos.keys():
             raise errors.ArgumentError(f"extra {extra!r} must not be given: infos takes it from {self.infos[extra]!r}")
         for extra in extras.keys() & {"stream", "streams"}:
@@ -169,6 +177,17 @@ def found(info: Any, extra: str, key: str) -> Any:
         there = validation.short_repr(list(info) if is_mapping else info)
         raise errors.ArgumentError(f"info must hold {key!r} for the extra {extra!r}, got {there}")
     return info[key]
+
+
+def info_column(key: str, values: list[Any]) -> Any:
+    """Return what the infos of each environment hold of a key as one tree.
+
+    Its leaves are lists of numbers, which may be rounded to a field: Gymnasium makes float64 of Python's floats.
+    """
+    leaves = [trees.flat(key, value) for value in values]
+    if any(each.keys() != leaves[0].keys() for each in leaves):
+        raise errors.ArgumentError(f"infos must hold the same keys in {key!r} of every environment")
+    return trees.nested(key, {path: [np.asarray(each[path])[()] for each in leaves] for path in leaves[0]})
 
 
 def final_observation(get: Callable[[str], Any]) -> tuple[str, Any]:

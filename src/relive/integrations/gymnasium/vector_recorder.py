@@ -229,7 +229,7 @@ def _info_column(infos: Infos, extra: str, key: str, rows: arrays.Ints, is_final
 
     Where the environment was reset after the step, `is_final` [S], they are those in "final_info".
     """
-    leaves: list[dict[str, Any]] = []
+    values = list[Any]()
     for row in rows.tolist():
         final = _value(infos, "final_info", row) or {}
         value = final.get(key) if is_final[row] else _value(infos, key, row)
@@ -238,11 +238,8 @@ def _info_column(infos: Infos, extra: str, key: str, rows: arrays.Ints, is_final
             raise errors.ArgumentError(
                 f"infos must hold {key!r} of environment {row} for the extra {extra!r}, got {there}"
             )
-        leaves.append(trees.flat(key, value))
-        if leaves[0].keys() != leaves[-1].keys():
-            raise errors.ArgumentError(f"infos must hold the same keys in {key!r} of every environment")
-    # Lists of numbers, which may be rounded to a field: Gymnasium makes float64 of Python's floats.
-    return trees.nested(key, {path: [np.asarray(each[path])[()] for each in leaves] for path in leaves[0]})
+        values.append(value)
+    return recording.info_column(key, values)
 
 
 def _value(infos: Infos, key: str, row: int) -> Any:
