@@ -65,6 +65,9 @@ from relive.joint.batch import JointSequenceBatch as JointSequenceBatch
 from relive.joint.buffer import JointReplayBuffer as JointReplayBuffer
 from relive.joint.buffer import JointSequenceReplayBuffer as JointSequenceReplayBuffer
 from relive.kernels.choice import use_kernels as use_kernels
+from relive.limits.rate_limiters import MinSize as MinSize
+from relive.limits.rate_limiters import RateLimiter as RateLimiter
+from relive.limits.rate_limiters import SampleToInsertRatio as SampleToInsertRatio
 from relive.persistence.codec import Codec as Codec
 from relive.persistence.codec import PlainCodec as PlainCodec
 from relive.persistence.inspect import load as load
@@ -89,9 +92,6 @@ from relive.storage.memmap import TemporaryMaps as TemporaryMaps
 from relive.storage.memory import ColumnStorage as ColumnStorage
 from relive.storage.memory import Storage as Storage
 from relive.waiting.asynchronous import AsyncReplayBuffer as AsyncReplayBuffer
-from relive.waiting.rate_limiters import MinSize as MinSize
-from relive.waiting.rate_limiters import RateLimiter as RateLimiter
-from relive.waiting.rate_limiters import SampleToInsertRatio as SampleToInsertRatio
 from relive.waiting.threads import ThreadSafeReplayBuffer as ThreadSafeReplayBuffer
 from relive.windows.batches import SequenceBatch as SequenceBatch
 from relive.windows.batches import TransitionBatch as TransitionBatch

@@ -23,13 +23,13 @@ import pytest
 
 import relive
 from relive import errors
+from relive.buffers import prefetch
 from relive.fleet import episode_writers
 from relive.fleet import step_writers
 from relive.persistence import posix_test
 from relive.storage import memmap
 from relive.storage import ragged
 from relive.testing import zoo
-from relive.waiting import prefetch
 from relive.waiting import threads
 
 pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
@@ -163,9 +163,8 @@ def use_tree(tree: Any) -> Any:
 
 def use_sampler(sampler: Any) -> Any:
     rng = np.random.default_rng(1)
-    answer = plain(sampler._draw_checked(6, rng))
+    answer = plain(sampler.draw(6, rng))
     if isinstance(sampler, relive.PrioritizedSampler):
-        sampler._drawn()
         slots = sampler.anchors.slots()
         sampler._set_priorities(slots, sampler.priorities(slots) * 1.5)
         sampler.alpha /= 2
@@ -337,7 +336,7 @@ def records() -> dict[str, Any]:
         "batches": [batch, add_steps(relive.SequenceReplayBuffer(12, SCHEMA, length=2, seed=0), 9).sample(2)],
         "other batches": [both.sample(2), runs.sample(2), tokens.sample(2)],
         "origins": [columns.explain(batch.keys[0]), episodes.explain(sample)],
-        "samples": [sample, *episodes._store, columns.sampler._draw_checked(2, columns.rng), step],
+        "samples": [sample, *episodes._store, columns.sampler._draw(2, columns.rng), step],
         "mismatches": [each for facts in tokens._store for each in facts.mismatches if each],
         "facts": tokens.next_episodes_nowait(1),
         "statistics": [each.get_stats() for each in (columns, episodes, tokens, both, relive.ItemReplayBuffer(3))],

@@ -34,10 +34,10 @@ from relive.agents import units
 from relive.common import copies
 from relive.common import imports
 from relive.common import validation
+from relive.limits import gate as gate_lib
+from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
-from relive.waiting import gate as gate_lib
-from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
     from relive.agents import queue_journal

@@ -35,15 +35,14 @@ from relive.common import statistics
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import metadata as metadata_lib
+from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
-from relive.samplers import uniform
 from relive.schema import casting
 from relive.schema import schema
 from relive.storage import ragged
-from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
     from relive.agents import token_journal
@@ -389,20 +388,17 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         """
         batch_size = validation.batch_size("batch_size", batch_size)
         keys, draws = self.eligible_keys(max_lag=max_lag), self._draws
-        exponent = (self.sampler or uniform.UniformSampler())._exponent_of(beta)
+        check_beta = sampler_lib.refuse_beta if draws is None else draws.sampler.check_beta
+        check_beta(beta)
         if not len(keys):
             raise errors.NotReadyError(f"sample found no sequence to draw: {self._why_none()}")
         with randomness.Unmoved(self._rng):
             if draws is None:
                 probabilities, weights = np.full(batch_size, 1 / len(keys)), np.ones(batch_size)
-                keys = keys[self._rng.integers(len(keys), size=batch_size)]
+                batch = self._read(keys[self._rng.integers(len(keys), size=batch_size)], probabilities, weights)
             else:
-                with draws.only(keys):
-                    keys, probabilities, weights = draws.draw(batch_size, self._rng, exponent)
-            batch = self._read(keys, probabilities, weights)
+                batch = draws.draw(keys, batch_size, self._rng, beta, self._read)
         self._store.note(batch.keys)
-        if draws is not None:
-            draws.sampler._drawn()
         return batch
 
     def eligible_keys(self, *, max_lag: int | None = None) -> arrays.Keys:

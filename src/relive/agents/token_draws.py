@@ -9,6 +9,7 @@ beforehand, so when there are more than slots, these are doubled: the sampler go
 
 from collections.abc import Callable, Collection, Iterator
 import contextlib
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from relive.samplers import sampler as sampler_lib
 from relive.storage import ragged
 
 _FEWEST = 8
+Batch = TypeVar("Batch")
 
 
 class _Anchors(anchors_lib.Anchors):
@@ -63,8 +65,8 @@ class TokenDraws:
         self._attach(_FEWEST)
 
     def _attach(self, capacity: int) -> None:
-        self.anchors = _Anchors(capacity, capacity if self.sampler._is_tracking else 0)
-        self.sampler._attach(self.anchors)
+        self.anchors = _Anchors(capacity, capacity if self.sampler.is_tracking else 0)
+        self.sampler.attach(self.anchors)
 
     def slots(self, keys: arrays.Keys) -> arrays.Slots:
         """Return the slots of the stored sequences with those keys."""
@@ -84,7 +86,7 @@ class TokenDraws:
             self._leave(gone)
             with contextlib.nullcontext() if has_room else self._grown(store, _keys(store)[: len(store) - len(come)]):
                 self._enter(store, come)
-                take_back = self._tell()
+                take_back = self.sampler.tell()
                 try:
                     yield
                 except BaseException:
@@ -114,22 +116,18 @@ class TokenDraws:
         self.anchors.flags[slots] = 0
         self.anchors.num[append.ROWS] -= len(keys)
 
-    def _tell(self) -> Callable[[], None]:
-        """Tell a sampler with hooks at once what has changed; return what `_catch_up` does."""
-        return self.sampler._catch_up() if self.sampler._has_hooks else sampler_lib.nothing
-
     @contextlib.contextmanager
     def _grown(self, store: token_store.TokenStore, keys: arrays.Keys) -> Iterator[None]:
         """Double the slots, where the sequences with those keys are, unless the block raises."""
         sampler, anchors = self.sampler, self.anchors
-        sampler._catch_up()
+        sampler.catch_up()
         state = sampler.state_dict(self.slots(keys))
-        if sampler._has_hooks:
+        if sampler.has_hooks:
             anchors.set(append.BARRED, anchors.slots())
-            sampler._catch_up()  # The sampler begins anew.
+            sampler.catch_up()  # The sampler begins anew.
         before = vars(sampler).copy()
         try:
-            del sampler.anchors
+            sampler.detach()
             self._attach(2 * len(store))
             self._restore(state_lib.StateReader(state, state["arrays"]), store, keys)
             yield
@@ -142,20 +140,25 @@ class TokenDraws:
     # Drawing.
 
     def draw(
-        self, size: int, rng: np.random.Generator, beta: float | None
-    ) -> tuple[arrays.Keys, arrays.Floats, arrays.Floats]:
-        """Return the keys of `size` sequences, their probabilities and importance weights [size]."""
-        sampler = self.sampler
-        self._tell()  # Of what a call that failed has taken back.
-        slots, probabilities = sampler._draw_checked(size, rng)
-        weights = sampler._importance_weights(*sampler._importance_of(slots, probabilities), beta)
-        return self.anchors.keys(slots), probabilities, weights
+        self, among: arrays.Keys, size: int, rng: np.random.Generator, beta: float | None, read: Callable[..., Batch]
+    ) -> Batch:
+        """Return what `read` makes of the keys of `size` of those sequences, their probabilities and weights [size]."""
+        slots = None
+        try:
+            with self.only(among):
+                self.sampler.tell()  # Of what a call that failed has taken back.
+                slots, probabilities, weights = self.sampler.draw(size, rng, beta)
+            return read(self.anchors.keys(slots), probabilities, weights)
+        except BaseException:
+            if slots is not None:
+                self.sampler.take_back(slots)
+            raise
 
     def shares(self, keys: arrays.Keys) -> tuple[arrays.Floats, arrays.Floats]:
         """Return the probabilities of stored sequences in a draw now, and their importance weights [B]."""
         sampler, slots = self.sampler, self.slots(keys)
         probabilities = sampler.probabilities(slots)
-        return probabilities, sampler._importance_weights(*sampler._importance_of(slots, probabilities), None)
+        return probabilities, sampler.importance_weights(slots, probabilities)
 
     @contextlib.contextmanager
     def only(self, keys: arrays.Keys) -> Iterator[None]:
@@ -167,10 +170,10 @@ class TokenDraws:
             return
         with self._all_or_nothing(others):
             self.anchors.set(append.BARRED, others)
-            self._tell()
+            self.sampler.tell()
             yield
             self.anchors.set(append.BARRED, others, False)
-            self._tell()
+            self.sampler.tell()
 
     # As a whole.
 
@@ -187,7 +190,7 @@ class TokenDraws:
     def load(self, given: state_lib.StateReader, store: token_store.TokenStore) -> None:
         """Load a state, and follow a store; raise CheckpointError if it is invalid."""
         capacity = given.integer("slots", max(len(store), _FEWEST), max(2 * store.max_tokens, _FEWEST))
-        del self.sampler.anchors
+        self.sampler.detach()
         self._attach(capacity)
         self._restore(given, store, _keys(store))
 
@@ -198,8 +201,7 @@ class TokenDraws:
         self.anchors.num[[append.NEXT_KEY, append.ROWS]] = store.inserted, len(keys)
         self.anchors.flags[slots] = np.where(_are_trained(store, keys), append.READABLE, 0)
         self.anchors.recount(slots)
-        self.sampler.load_state_dict(given, slots)
-        self.sampler._begin_telling(slots)
+        self.sampler.restore(given, slots)
 
     def check(self, store: token_store.TokenStore) -> None:
         """Raise CorruptionError if the anchors are not the sequences to train on."""

@@ -22,13 +22,15 @@ from relive import errors
 from relive.buffers import column_stats
 from relive.buffers import draws
 from relive.buffers import flat
+from relive.buffers import misuse
+from relive.buffers import prefetch as prefetch_lib
 from relive.common import arrays
 from relive.common import imports
 from relive.common import notebook
-from relive.common import randomness
 from relive.common import validation
 from relive.common import words
 from relive.kernels import append
+from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import settings
 from relive.persistence import state
@@ -41,8 +43,6 @@ from relive.storage import memory
 from relive.storage import steps as steps_lib
 from relive.storage import steps_state
 from relive.storage import whole
-from relive.waiting import prefetch as prefetch_lib
-from relive.waiting import rate_limiters
 from relive.windows import batches
 from relive.windows import window as window_lib
 
@@ -131,18 +131,16 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         window._check_room(schema if storage is None else storage.schema)
         step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
         self._gathers = prefetch_lib.PendingReads()
-        # The draws that are not counted yet, while they may be taken back.
-        self._provisional: list[arrays.Ints] | None = None
         with memory.room_for("capacity", capacity, step_bytes):
             self._store = steps_lib.StepStore(
-                capacity, streams, rule=window._rule, is_tracking=sampler._is_tracking, check_room=window._check_room
+                capacity, streams, rule=window._rule, is_tracking=sampler.is_tracking, check_room=window._check_room
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
-            self._counters = column_stats.Counters(self._draws.anchors)
+            self._watch = misuse.Watch()
             most = steps_lib.most_anchors(window._rule, capacity)
             self._limited = rate_limiters.LimiterState(
                 limiter,
-                self._counters,
+                self._draws,
                 "capacity" if most == capacity else f"anchors in {capacity} steps",
                 most,
                 max_times_sampled=self._draws.max_times_sampled,
@@ -152,7 +150,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 storage = memory.ColumnStorage(schema, capacity)
             if storage is not None:
                 self._store.begin(storage)
-            sampler._attach(self._draws.anchors)  # Last, since it cannot be attached again.
+            sampler.attach(self._draws.anchors)  # Last, since it cannot be attached again.
 
     # Properties.
 
@@ -189,7 +187,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     @property
     def appended(self) -> int:
         """How many steps were added so far."""
-        return self._counters.inserted
+        return self._store.next_key
 
     @property
     def has_priorities(self) -> bool:
@@ -213,7 +211,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     @property
     def num_eligible(self) -> int:
         """Number of anchors that may be drawn now."""
-        return len(self._draws.anchors)
+        return len(self._draws)
 
     def __repr__(self) -> str:
         size = f"{len(self)} steps, capacity={self.capacity}, streams={self.streams}"
@@ -223,7 +221,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _endless(self) -> str:
         """What a `repr` says last where no end was reported in 1,000 steps of a stream: it may be an oversight."""
         count = self.appended
-        is_endless = not self._counters.ends and count >= _MANY * self.streams
+        is_endless = not self._watch.ends and count >= _MANY * self.streams
         return f", no end in {count:,} steps" if is_endless else ""
 
     def _described_fields(self) -> list[notebook.Row]:
@@ -415,7 +413,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self.end_episode(number)
         else:
             self._append_episodes(found, num_spliced)
-            self._counters.warn(count, True, steps_lib.CONTINUED, store)
+            self._watch.warn(count, True, steps_lib.CONTINUED, store)
         return keys
 
     def add_steps(
@@ -480,7 +478,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         key, written = self._store.next_key, self._append(steps)
         if written is not steps_lib.CONTINUED:
             # Last, since a warning may be raised: the steps are stored by then.
-            self._counters.warn(len(steps.streams), steps.is_run, written, self._store)
+            self._watch.warn(len(steps.streams), steps.is_run, written, self._store)
         return key
 
     def _require_turn(self, call: str) -> None:
@@ -490,30 +488,28 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _append_episodes(self, episodes: whole.Episodes, num_spliced: int) -> None:
         """Write whole episodes, some of them closed as the next row did not follow; or raise, and change nothing."""
-        store, counters, draws, count = self._store, self._counters, self._draws, len(episodes)
+        store, draws, count = self._store, self._draws, len(episodes)
         self._gathers.finish()
         num_ends = len(episodes.lengths) - num_spliced + store.is_open(episodes.stream)
         whole.append_episodes(store, episodes, self._journal, draws.tell)
-        counters.inserted += count
-        counters.spliced_episodes += num_spliced
-        counters.ends += int(num_ends)
-        if draws.max_times_sampled is not None:
-            draws.count_anew(store.next_key - count, count)
+        self._watch.spliced_episodes += num_spliced
+        self._watch.ends += int(num_ends)
+        if draws.limited is not None:
+            draws.limited.begin(store.next_key - count, count)
 
     def _append(self, steps: encoding.Steps) -> steps_lib.Written:
         """Write steps, and return what was found out about them; if it raises, nothing has changed."""
-        store, counters, draws = self._store, self._counters, self._draws
+        store, draws = self._store, self._draws
         count = len(steps.streams)
         if not count:
             return steps_lib.CONTINUED
         if self._gathers.ends:
             self._gathers.finish()
         written = store.append(steps, journal=self._journal, tell=draws.tell)
-        counters.inserted += count
-        if draws.max_times_sampled is not None:
-            draws.count_anew(store.next_key - count, count)
+        if draws.limited is not None:
+            draws.limited.begin(store.next_key - count, count)
         if written is not steps_lib.CONTINUED:
-            counters.record(steps, written)
+            self._watch.record(steps, written)
         return written
 
     def end_episode(self, stream: int | None = None) -> bool:
@@ -547,7 +543,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self._draws.tell()
         if self._journal is not None:
             self._journal.end_episode(stream)
-        self._counters.ends += 1
+        self._watch.ends += 1
 
     @contextlib.contextmanager
     def _changing(self, streams: Iterable[int], count: int = 0) -> Iterator[None]:
@@ -636,7 +632,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     ) -> prefetch_lib.Batches[Batch]:
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
-            self.sampler._exponent_of(beta)
+            self.sampler.check_beta(beta)
 
         def draw() -> Callable[[], Batch]:
             """Return a function that returns the next batch; no step may be written until it returns."""
@@ -651,10 +647,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         slots = self._readable_slots(keys)
         if not self._store.has_begun:
             raise errors.NotReadyError("read has no schema yet: add a step first")
-        sampler = self.sampler
-        probabilities = sampler.probabilities(slots)
-        masses, unit = sampler._importance_of(slots, probabilities)
-        weights = sampler._importance_weights(masses, unit, sampler._exponent_of(beta))
+        probabilities = self.sampler.probabilities(slots)
+        weights = self.sampler.importance_weights(slots, probabilities, beta)
         return window._read(self._store, slots, probabilities, weights)
 
     def _draw(self, batch_size: int, beta: float | None, use: Use[Answer]) -> Answer:
@@ -664,42 +658,29 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
-            beta = self.sampler._exponent_of(beta)
-        if not self._limited.can_sample(batch_size):
+            self.sampler.check_beta(beta)
+        if self._limited.holds_samples and not self._limited.can_sample(batch_size):
             self._draws.require_any()
             raise errors.NotReadyError(f"sample held back by {self.limiter!r}: add steps first")
         bits, slots = self._rng.bit_generator, None
         state = bits.state
         try:
             slots, probabilities, weights = self._draws.draw(batch_size, self._rng, beta)
-            answer = use(self._store, slots, probabilities, weights)
-            if self._provisional is None:
-                self._counters.sampled += self._draws.count(slots)
-            else:
-                self._provisional.append(slots)
+            return use(self._store, slots, probabilities, weights)
         except BaseException:
             bits.state = state
             if slots is not None:
                 self._draws.take_back(slots)
             raise
-        return answer
 
     @contextlib.contextmanager
-    def _counting_at_the_end(self) -> Iterator[None]:
-        """Count the draws made in a block at its end; if it raises, none was made, and the generator has not moved."""
-        drawn: list[arrays.Ints] = []
-        self._provisional = drawn
+    def _revocable(self, keys: arrays.Keys) -> Iterator[None]:
+        """Take back the last draw, which was of those keys, if the block raises."""
         try:
-            with randomness.Unmoved(self._rng):
-                yield
-                for slots in drawn:
-                    self._counters.sampled += self._draws.count(slots)
+            yield
         except BaseException:
-            for slots in drawn:
-                self._draws.take_back(slots)
+            self._draws.take_back(self._store.slots(keys))
             raise
-        finally:
-            self._provisional = None
 
     def eligible_keys(self) -> arrays.Keys:
         """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
@@ -739,18 +720,18 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _update_priorities(self, keys: Any, priorities: Any, then: Callable[[], None] | None = None) -> int:
         """Do what `update_priorities` does; `then` is called when nothing but the record of a journal can fail."""
-        sampler = self._prioritized_sampler("update_priorities")
-        keys = validation.integers("keys", keys)
+        sampler = prioritized.required(self._draws.sampler, "update_priorities")
+        keys = alive = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        alive, priorities = self._alive_of(keys, priorities)
-        if alive is not keys:
+        if not self._store.are_alive(keys):
+            alive, priorities = self._alive_of(keys, priorities)
             self._require_given_out(keys)
         if self._journal is not None:
             self._journal.prepare()
             then = functools.partial(self._record_priorities, alive, priorities, then)
         sampler._set_priorities(self._store.slots(alive), priorities, then)
         if alive is not keys:
-            self._counters.stale_keys += len(keys) - len(alive)
+            self._draws.stale_keys += len(keys) - len(alive)
         return len(alive)
 
     def _record_priorities(self, keys: arrays.Keys, priorities: arrays.Floats, then: Callable[[], None] | None) -> None:
@@ -789,7 +770,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             record = functools.partial(self._journal.set_eligible, keys, eligible)
         self._draws.set_barred(self._store.slots(alive), not eligible, record)
         self._position = None
-        self._counters.stale_keys += len(keys) - len(alive)
+        self._draws.stale_keys += len(keys) - len(alive)
         return len(alive)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
@@ -854,7 +835,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """Return the state of the buffer with those rows."""
         store, draws = self._store.state_dict(rows), self._draws.state_dict(self._store.slots(rows.keys))
         arrays = store.pop("arrays") | draws.pop("arrays")
-        return {"counters": self._counters.state_dict(), **store, **draws, "arrays": arrays}
+        return {"counters": column_stats.counts(self._draws, self._watch), **store, **draws, "arrays": arrays}
 
     @property
     def _storage(self) -> memory.Storage | None:
@@ -866,7 +847,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._storage is not None:
             twin._store.begin(self._storage)
         twin._draws = self._draws.twin(twin._store)
-        twin._counters = column_stats.Counters(twin._draws.anchors)
+        twin._watch = misuse.Watch()
         return twin
 
     def _load_state_dict(self, given: state.StateReader, **options: Any) -> None:
@@ -882,15 +863,16 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows)
         )
         self._draws.load_state_dict(given)
-        self._counters.load_state_dict(given.part("counters"), store.next_key)
+        self._watch.load_state_dict(given.part("counters"), store.next_key)
 
     def _swap(self, twin: Any) -> None:
         self._gathers.finish()
         twin._store.settle()
-        self._counters.forget_steps()
-        vars(self._counters).update(twin._counters.state_dict(), anchors=twin._draws.anchors)
-        twin._counters = self._counters
-        twin._draws.sampler = checkpointable.become(self._draws.sampler, twin._draws.sampler)
+        self._watch.forget_steps()
+        vars(self._watch).update(twin._watch.counts())
+        twin._watch = self._watch
+        twin._draws.keep_sampler(self._draws.sampler)
+        self._limited.counts = twin._draws
         super()._swap(twin)
 
     def _saved_schema(self, given: state.StateReader) -> schema_lib.Schema | None:
@@ -954,7 +936,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
         The one exception is the extra `policy_version`, read for the oldest and the newest row.
         """
-        return column_stats.of(self._store, self._draws, self._counters)
+        return column_stats.of(self._store, self._draws, self._watch)
 
     def explain(self, key: SupportsIndex, /) -> "origins.RowOrigin":
         """Return the origin of the step with that key: stream, episode, step, age, draws, priority.
@@ -994,7 +976,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _forget(self) -> None:
         """Remove every row and every open episode, without a record."""
         self._draws.clear()
-        self._counters.forget_steps()
+        self._watch.forget_steps()
 
     def check(self) -> None:
         """Verify all invariants by recounting everything that is stored.

@@ -75,7 +75,7 @@ class Machine(walks.Machine):
         settings["storage"] = column_grid_test.poisoned_storage(capacity)
         self.buffer = self.make(settings, draw)
         self.uniform = relive.UniformSampler()
-        self.uniform._attach(self.buffer.sampler.anchors)
+        self.uniform.attach(self.buffer.sampler.anchors)
 
     # The naive model of the priorities.
 
@@ -303,9 +303,9 @@ class Machine(walks.Machine):
             among, rng = sorted(eligible) if is_listed else rows, np.random.default_rng(self.counter)
             slots = (among[int(point * len(among))] for point in iter(rng.random, None))
             with mock.patch.object(uniform, "_SPARSE", sparse):
-                draw = self.uniform._draw_checked(4, np.random.default_rng(self.counter))
-            assert draw.slots.tolist() == list(itertools.islice((slot for slot in slots if slot in eligible), 4))
-            assert draw.probabilities.tolist() == [1 / len(eligible)] * 4
+                drawn, shares, weights = self.uniform.draw(4, np.random.default_rng(self.counter))
+            assert drawn.tolist() == list(itertools.islice((slot for slot in slots if slot in eligible), 4))
+            assert (shares.tolist(), weights.tolist()) == ([1 / len(eligible)] * 4, [1.0] * 4)
             self.reached["a draw from a list"] += is_listed
 
 

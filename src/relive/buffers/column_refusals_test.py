@@ -133,7 +133,7 @@ def test_a_constructor_that_refuses_leaves_the_sampler_free(make: Any, refused: 
     state = rng.bit_generator.state
     with pytest.raises((relive.ArgumentError, MemoryError)):
         make(8, **{"sampler": sampler, "seed": rng, **refused})
-    assert not sampler._is_attached
+    assert not sampler.is_attached
     assert rng.bit_generator.state == state
     assert make(8, sampler=sampler, seed=rng).sampler is sampler
 

@@ -9,52 +9,15 @@ from relive.buffers import draws as draws_lib
 from relive.buffers import misuse
 from relive.common import statistics
 from relive.kernels import append
-from relive.persistence import state
-from relive.samplers import anchors as anchors_lib
 from relive.storage import steps as steps_lib
 
 _POLICY_VERSION = "extras/policy_version"
 """The field that says by which version of the policy a step was made."""
-_COUNTS = (
-    "inserted",
-    "sampled",
-    "spliced_episodes",
-    "suspected_resets",
-    "continued_truncations",
-    "stale_keys",
-    "ends",
-)
 
 
-class Counters(misuse.Watch):
-    """Counters of a buffer since it was created; `len` is the number of anchors that may be drawn now.
-
-    Attributes:
-        anchors: The anchors.
-        inserted: Steps added.
-        sampled: Anchors drawn.
-        stale_keys: Keys whose step was no longer stored.
-    """
-
-    def __init__(self, anchors: anchors_lib.Anchors) -> None:
-        super().__init__()
-        self.anchors = anchors
-        self.inserted = self.sampled = self.stale_keys = 0
-
-    def __len__(self) -> int:
-        """Return how many anchors may be drawn now."""
-        return self.anchors.num.item(append.ELIGIBLE)
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the counts by name."""
-        return {name: getattr(self, name) for name in _COUNTS}
-
-    def load_state_dict(self, given: state.StateReader, next_key: int) -> None:
-        """Continue from those counts, given the key of the next step; raise CheckpointError if they are impossible."""
-        for name in _COUNTS:
-            # Each step has a key, counted from 0.
-            most = state.MOST if name in ("sampled", "stale_keys") else next_key
-            setattr(self, name, given.integer(name, next_key if name == "inserted" else 0, most))
+def counts(draws: draws_lib.Draws, watch: misuse.Watch) -> dict[str, int]:
+    """Return what was counted since a buffer was created, by name."""
+    return {name: getattr(draws, name) for name in ("inserted", "sampled", "stale_keys")} | watch.counts()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,27 +89,27 @@ class ColumnBufferStats(statistics.Statistics):
         return {"evicted": self.evicted, "cleared": self.cleared}
 
 
-def of(store: steps_lib.StepStore, draws: draws_lib.Draws, counters: Counters) -> ColumnBufferStats:
+def of(store: steps_lib.StepStore, draws: draws_lib.Draws, watch: misuse.Watch) -> ColumnBufferStats:
     """Return the statistics of a buffer with those parts. O(capacity), a few bytes per slot."""
     numbers = store.rows_state().numbers
     ends = np.bincount(store.episodes[append.END][numbers], minlength=3).tolist()
-    counts = counters.state_dict()
-    del counts["ends"]
+    counted = counts(draws, watch)
+    del counted["ends"]
     return ColumnBufferStats(
         size=len(store),
         capacity=store.capacity,
-        num_eligible=len(counters),
+        num_eligible=len(draws),
         open_episodes=ends[append.OPEN],
         terminated_episodes=ends[append.TERMINATED],
         truncated_episodes=ends[append.TRUNCATED],
         nbytes=store.nbytes,
         effective_sample_size=draws.sampler.effective_sample_size(),
         max_policy_lag=_max_policy_lag(store),
-        appended=counts.pop("inserted"),
+        appended=counted.pop("inserted"),
         evicted=store.num_evicted,
         cleared=store.oldest_key - store.num_evicted,
         spent=draws.num_spent,
-        **counts,
+        **counted,
     )
 
 

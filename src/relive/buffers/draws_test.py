@@ -1,114 +1,13 @@
-import collections
-
-import hypothesis
-from hypothesis import strategies
-import numpy as np
 import pytest
 
 import relive
 from relive import errors
-from relive.buffers import draws
-
-
-def ring(
-    steps: int, most: int | None, capacity: int = 8, sampler: relive.Sampler | None = None
-) -> relive.RingReplayBuffer:
-    """Return a buffer with that many complete steps."""
-    buffer = relive.RingReplayBuffer(capacity, max_times_sampled=most, sampler=sampler, seed=0)
-    for t in range(steps):
-        buffer.add(t, t, 0.0, next_observation=t + 1)
-    return buffer
-
-
-@hypothesis.given(
-    strategies.integers(1, 4),
-    strategies.lists(strategies.integers(1, 9), min_size=1, max_size=8),
-    strategies.sampled_from([None, True, False]),
-)
-def test_no_step_is_drawn_more_often_than_it_may(most: int, sizes: list[int], stratified: bool | None) -> None:
-    """P65: not even within one batch; then the step retires."""
-    buffer = ring(5, most, sampler=None if stratified is None else relive.PrioritizedSampler(stratified=stratified))
-    if stratified is not None:
-        buffer.update_priorities(range(5), [1e-3, 1, 1, 1, 1e3])
-    times: collections.Counter[int] = collections.Counter()
-    for size in sizes:
-        left = sum(most - times[key] for key in range(len(buffer)))
-        if size > left:
-            before = buffer.get_stats()
-            state = buffer.rng.bit_generator.state
-            with pytest.raises(errors.NotReadyError):
-                buffer.sample(size)
-            assert buffer.get_stats() == before
-            assert buffer.rng.bit_generator.state == state
-        else:
-            times.update(buffer.sample(size).keys.tolist())
-        assert max(times.values(), default=0) <= most
-        assert buffer.eligible_keys().tolist() == [key for key in range(5) if times[key] < most]
-        assert buffer.get_stats().spent == sum(times[key] == most for key in range(5))
-        buffer.check()
-
-
-def test_the_number_of_draws_left_is_said() -> None:
-    buffer = ring(2, 3)
-    assert buffer.sample(4).probabilities[0] == 1 / 2
-    rule = "^sample has 2 draws left with max_times_sampled = 3, and 3 were asked for: add steps first$"
-    with pytest.raises(errors.NotReadyError, match=rule):
-        buffer.sample(3)
-    buffer.sample(2)
-    rule = "^sample has nothing to draw: every anchor was made ineligible, or drawn max_times_sampled times$"
-    with pytest.raises(errors.NotReadyError, match=rule):
-        buffer.sample(1)
-
-
-def test_the_step_that_comes_to_a_slot_has_all_its_draws() -> None:
-    buffer = ring(2, 1, capacity=2)
-    assert sorted(buffer.sample(2).keys.tolist()) == [0, 1]
-    buffer.add(7, 7, 0.0, next_observation=8)
-    assert buffer.eligible_keys().tolist() == [2]
-    assert buffer.sample(1).keys.tolist() == [2]
-    assert buffer.get_stats().spent == 3
-    buffer.clear()
-    buffer.add(7, 7, 0.0, next_observation=8)
-    assert buffer.sample(1).keys.tolist() == [3]
-    buffer.check()
-
-
-def test_a_retired_step_stays_retired_and_can_be_read() -> None:
-    buffer = ring(2, 1)
-    buffer.set_eligible([0], False)
-    assert buffer.sample(1).keys.tolist() == [1]
-    buffer.set_eligible([0, 1], True)
-    assert buffer.eligible_keys().tolist() == [0]
-    assert buffer.read([1]).observation.tolist() == [1]
-
-
-def test_draws_of_zero_priority_do_not_count_as_left() -> None:
-    buffer = ring(3, 2, sampler=relive.PrioritizedSampler(epsilon=0.0))
-    buffer.update_priorities([0, 1], [0.0, 5.0])
-    with pytest.raises(errors.NotReadyError, match="^sample has 4 draws left"):
-        buffer.sample(5)
-    assert collections.Counter(buffer.sample(4).keys.tolist()) == {1: 2, 2: 2}
-
-
-def test_check_finds_wrong_counts_of_draws() -> None:
-    buffer = ring(2, 2)
-    buffer._draws._times[0] = 3
-    with pytest.raises(errors.CorruptionError, match="^an anchor was drawn more often than max_times_sampled = 2$"):
-        buffer.check()
-    buffer._draws._times[0] = 2
-    with pytest.raises(errors.CorruptionError, match="^the anchors that count as spent are not those that were drawn"):
-        buffer.check()
-
-
-@hypothesis.given(strategies.lists(strategies.integers(0, 3), min_size=1))
-def test_times_before_counts_equal_ones(slots: list[int]) -> None:
-    expected = [slots[:place].count(slot) for place, slot in enumerate(slots)]
-    assert draws._times_before(np.array(slots)).tolist() == expected
+from relive.samplers import limited_test
 
 
 def test_a_limiter_that_was_asked_does_not_make_rows() -> None:
     """A shell has asked the limiter, and the last row was barred since."""
-    buffer = ring(1, None)
+    buffer = limited_test.ring(1, None)
     buffer.set_eligible([0], False)
     with pytest.raises(errors.NotReadyError, match="^sample has nothing to draw: every anchor was made ineligible"):
         buffer._limited.decided(True, lambda: buffer.sample(1))
@@ -118,7 +17,7 @@ def test_a_state_that_is_loaded_says_what_may_be_drawn() -> None:
     """With few eligible rows, loaded into a buffer that has had as many rows before."""
 
     def with_one_eligible(key: int) -> relive.RingReplayBuffer:
-        buffer = ring(130, None, capacity=200)
+        buffer = limited_test.ring(130, None, capacity=200)
         buffer.set_eligible([other for other in range(130) if other != key], False)
         assert set(buffer.sample_keys(4).tolist()) == {key}
         return buffer
@@ -127,3 +26,25 @@ def test_a_state_that_is_loaded_says_what_may_be_drawn() -> None:
     buffer.load_state_dict(with_one_eligible(5).state_dict())
     assert buffer.eligible_keys().tolist() == [5]
     assert set(buffer.sample_keys(4).tolist()) == {5}
+
+
+def test_after_loading_the_limiter_counts_what_was_loaded() -> None:
+    """And a sampler that is limited is the one that the buffer shows."""
+
+    def made(steps: int) -> relive.RingReplayBuffer:
+        limiter = relive.SampleToInsertRatio(1.0, 1, 4.0)
+        sampler = relive.PrioritizedSampler(beta=relive.LinearSchedule(0.0, 1.0, steps=9))
+        buffer = relive.RingReplayBuffer(9, limiter=limiter, sampler=sampler, max_times_sampled=3, seed=0)
+        for t in range(steps):
+            buffer.add(t, t, 0.0, next_observation=t + 1)
+        return buffer
+
+    full, buffer = made(5), made(1)
+    sampler = buffer.sampler
+    buffer.load_state_dict(full.state_dict())
+    assert not buffer.can_insert()
+    assert buffer.sample_keys(3).tolist() == full.sample_keys(3).tolist()
+    assert buffer.can_insert()
+    assert buffer.sampler is sampler
+    assert buffer.state_dict()["sampler"] == full.state_dict()["sampler"]
+    buffer.check()

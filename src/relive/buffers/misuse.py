@@ -23,6 +23,7 @@ from relive import errors
 from relive.common import arrays
 from relive.common import trees
 from relive.kernels import append
+from relive.persistence import state
 from relive.schema import encoding
 from relive.storage import steps as steps_lib
 from relive.windows import transitions
@@ -33,6 +34,7 @@ _FEWEST = 10
 _MOST_ENVIRONMENTS = 64
 _FRAMES = range(2, 17)
 """How many frames a stack may have."""
+_COUNTS = ("spliced_episodes", "suspected_resets", "continued_truncations", "ends")
 
 
 class Watch:
@@ -54,6 +56,16 @@ class Watch:
         self._repeats: collections.deque[int] = collections.deque(maxlen=_LAST_STEPS // 4 + 1)
         self._last_repeat = -1
         self._warned: set[str] = set()
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts by name."""
+        return {name: getattr(self, name) for name in _COUNTS}
+
+    def load_state_dict(self, given: state.StateReader, next_key: int) -> None:
+        """Continue from those counts, given the key of the next step; raise CheckpointError if they are impossible."""
+        given.integer("inserted", next_key, next_key)
+        for name in _COUNTS:
+            setattr(self, name, given.integer(name, 0, next_key))  # Each step has a key, counted from 0.
 
     def record(self, steps: encoding.Steps, written: steps_lib.Written) -> None:
         """Count steps that were stored."""

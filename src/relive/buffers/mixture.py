@@ -12,7 +12,9 @@ import numpy as np
 from relive import errors
 from relive.buffers import column
 from relive.common import arrays
+from relive.common import randomness
 from relive.common import validation
+from relive.samplers import prioritized as prioritized_lib
 from relive.windows import batches
 
 Batch = TypeVar("Batch", bound=batches.TransitionBatch | batches.SequenceBatch)
@@ -100,20 +102,22 @@ class MixtureSampler(Generic[Batch]):
             if schema is not None and buffer.schema is not None and buffer.schema.fields != schema.fields:
                 raise errors.ArgumentError(f"buffers must be of one schema, got {schema} and {buffer.schema}")
             if options.get("beta") is not None:
-                buffer.sampler._exponent_of(options["beta"])
+                buffer.sampler.check_beta(options["beta"])
         calls = {}
         for source, count in enumerate(counts):
             if count:
-                # A schedule of beta is evaluated once.
-                exponent = self._buffers[source].sampler._exponent_of(options.get("beta"))
-                calls[source] = options if exponent is None else options | {"beta": exponent}
+                calls[source], own = options, self._buffers[source].sampler
+                if options.get("beta") is None and isinstance(own, prioritized_lib.PrioritizedSampler):
+                    calls[source] = options | {"beta": own.beta}  # A schedule is evaluated once.
         # Invalid arguments and mismatches show even in empty batches.
         _joined([self._buffers[source].read([], **call) for source, call in calls.items()])
         parts = []
         with contextlib.ExitStack() as stack:
             for source, call in calls.items():
-                stack.enter_context(self._buffers[source]._counting_at_the_end())
-                part = self._buffers[source].sample(counts[source], **call)
+                buffer = self._buffers[source]
+                stack.enter_context(randomness.Unmoved(buffer.rng))
+                part = buffer.sample(counts[source], **call)
+                stack.enter_context(buffer._revocable(part.keys))
                 part.keys = part.keys * len(self._buffers) + source
                 parts.append(part)
             return _joined(parts)

@@ -212,3 +212,15 @@ def test_a_checked_buffer_mixes_with_an_unchecked_one() -> None:
     for buffer in made:
         buffer.add(0.0, 0.0, 0.0, 1.0)
     assert len(relive.MixtureSampler(made, shares=[1, 1]).sample(8)) == 8
+
+
+@pytest.mark.parametrize("most", [None, 3])
+def test_a_share_that_cannot_be_drawn_takes_the_others_back(monkeypatch: pytest.MonkeyPatch, most: int | None) -> None:
+    first, second = (relive.RingReplayBuffer(9, max_times_sampled=most, seed=seed) for seed in (0, 1))
+    for buffer in (first, second):
+        buffer.add_episode(range(6), [0] * 5, [0.0] * 5, terminated=True)
+    before = repr((first.state_dict(), first.get_stats(), first.rng.bit_generator.state))
+    monkeypatch.setattr(second, "sample", lambda size: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        relive.MixtureSampler([first, second], [1, 1]).sample(8)
+    assert repr((first.state_dict(), first.get_stats(), first.rng.bit_generator.state)) == before

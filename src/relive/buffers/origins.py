@@ -75,7 +75,7 @@ class RowOrigin:
 def of(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays.Ints) -> RowOrigin:
     """Return the origin of the row in `slots` [1]."""
     episodes, key, sampler = store.episodes_of(slots), store.keys(slots).item(), draws.sampler
-    times, probability = draws.times_sampled(slots), sampler.probabilities(slots).item()
+    limited, probability = draws.limited, sampler.probabilities(slots).item()
     priority = sampler.priorities(slots).item() if isinstance(sampler, prioritized.PrioritizedSampler) else None
     return RowOrigin(
         key=key,
@@ -89,7 +89,7 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays.Ints) -
         is_readable=draws.anchors.has(append.READABLE, slots).item(),
         is_barred=draws.anchors.has(append.BARRED, slots).item(),
         is_eligible=draws.anchors.is_eligible(slots).item(),
-        times_sampled=None if times is None else times.item(),
+        times_sampled=None if limited is None else limited.times(slots).item(),
         priority=priority,
         probability=None if probability != probability else probability,
     )

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 
 from relive.buffers import ring
+from relive.limits import rate_limiters
 from relive.samplers import prioritized
 from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive.waiting import rate_limiters
 from relive.windows import transitions
 
 
@@ -21,18 +21,6 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
     drawn soon.
 
     Args:
-        capacity: Maximum number of stored steps; the oldest are evicted first.
-        schema: The fields of a step; None to infer them from the first step. Enforced either way.
-        n_step: Maximum number of steps in a transition; fewer if the episode, or what is known of it, ends earlier.
-        gamma: The discount factor, in (0, 1].
-        frame_stack: Number of frames stacked in an observation; each step stores one frame, and they are stacked when
-            drawn.
-        stack_padding: Padding before the first frame of an episode: "zeros", or repetitions of the "first" frame.
-        action_chunks: Whether `batch.action` has the actions of all n_step steps of a transition, [B, n_step, ...]; the
-            last real one is repeated from `batch.steps` on.
-        streams: Number of environments or actors that write in parallel.
-        storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
-        limiter: Decides when steps may be added and batches drawn; by default sampling needs one transition.
         alpha: Exponent of the priorities, at least 0; with 0, sampling is uniform over what weighs more than 0.
         beta: Exponent of the importance weights, at least 0: a number, or a schedule over the draws.
         epsilon: Added to every priority, at least 0; with 0, a priority of 0 is never drawn.
@@ -40,8 +28,8 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
             transition ("buffer"), or 1 ("none").
         stratified: Whether to draw one transition from each of B equal shares of the probability, shuffled, instead of
             B independently.
-        max_times_sampled: How many times a transition may be drawn before it is retired; None for no limit.
-        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
+        capacity, schema, n_step, gamma, frame_stack, stack_padding, action_chunks, streams, storage, limiter,
+            max_times_sampled, seed: As in RingReplayBuffer.
 
     Raises:
         ArgumentError: A setting is invalid.

@@ -6,11 +6,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from relive.buffers import column
+from relive.buffers import prefetch as prefetch_lib
+from relive.limits import rate_limiters
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive.waiting import prefetch as prefetch_lib
-from relive.waiting import rate_limiters
 from relive.windows import batches as batches_lib
 from relive.windows import transitions
 

@@ -7,12 +7,12 @@ import numpy as np
 from relive import errors
 from relive.buffers import column
 from relive.common import validation
+from relive.limits import rate_limiters
 from relive.samplers import prioritized as prioritized_lib
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import schedules
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive.waiting import rate_limiters
 from relive.windows import batches
 from relive.windows import sequences
 
@@ -21,8 +21,6 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
     """Stores the newest `capacity` steps and samples sequences of `length` steps, each from a single episode.
 
     Args:
-        capacity: Maximum number of stored steps; the oldest are evicted first.
-        schema: The fields of a step; None to infer them from the first step. Enforced either way.
         length: Steps in a sequence, burn-in included.
         burn_in: Number of leading steps that are marked as burn-in, not for the loss.
         stride: Sequences start at every stride-th step of an episode.
@@ -30,14 +28,10 @@ class SequenceReplayBuffer(column.ColumnReplayBuffer[batches.SequenceBatch]):
             `stride` is at most `length`, every step whose next observation is known is in some sequence then, as long
             as its episode is stored from the start.
         prioritized: Whether to sample by priority; the priority of a sequence is that of its first step.
-        streams: Number of environments or actors that write in parallel.
-        storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
-        limiter: Decides when steps may be added and batches drawn; by default sampling needs one sequence.
         sampler: Draws the first steps; must be left out with prioritized=True.
         alpha, beta, epsilon, weight_normalization, stratified: As in PrioritizedReplayBuffer; used only with
             prioritized=True, and checked either way.
-        max_times_sampled: How many times a sequence may be drawn before it is retired; None for no limit.
-        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
+        capacity, schema, streams, storage, limiter, max_times_sampled, seed: As in ColumnReplayBuffer.
 
     Raises:
         ArgumentError: A setting is invalid.

@@ -209,7 +209,7 @@ def ambiguous_truth(buffer: object) -> errors.ArgumentTypeError:
 
 def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
     """Return `value` as a flat array of integers [k]."""
-    array = array_of(value)
+    array = value if type(value) is np.ndarray else array_of(value)
     if array is None or (array.dtype.kind not in "iu" and array.size):
         # Integers of more than 64 bits are objects to numpy.
         kind = "integers of int64" if array is not None and array.dtype.hasobject else "integers"
@@ -279,7 +279,7 @@ def _flags(name: str, value: Any) -> npt.NDArray[np.bool_]:
 
 def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:
     """Return `value`, of shape [count] or [count, 1], as an array of finite floats of at least 0 [count]."""
-    array = array_of(value)
+    array = value if type(value) is np.ndarray else array_of(value)
     if array is None or (array.dtype.kind not in "biuf" and array.size):
         raise errors.ArgumentTypeError(f"{name} must be a real number in every row, got {short_repr(value)}")
     if array.shape not in ((count,), (count, 1)):

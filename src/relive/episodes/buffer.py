@@ -34,9 +34,9 @@ from relive.episodes import samplers
 from relive.episodes import samples as samples_lib
 from relive.episodes import store as store_lib
 from relive.episodes import versions
+from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
-from relive.waiting import rate_limiters
 
 if TYPE_CHECKING:
     from relive.agents import queue_state

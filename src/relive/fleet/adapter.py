@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
 from relive import errors
 from relive.common import arrays
 from relive.fleet import replies
+from relive.limits import rate_limiters
 from relive.samplers import prioritized
 from relive.samplers import schedules
-from relive.waiting import rate_limiters
 from relive.windows import batches
 
 Place: TypeAlias = tuple[Hashable, int]
@@ -221,8 +221,8 @@ class Adapter(abc.ABC):
         """Return `count` samples, as the buffer's own `sample` does."""
         return self._sample(count, **options)
 
-    def counting_at_the_end(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block of draws, of which none is counted if one fails; of columns alone."""
+    def revocable(self, rows: Any) -> contextlib.AbstractContextManager[None]:
+        """Return a block that takes the last draw, which was of those rows, back if it raises; of columns alone."""
         return contextlib.nullcontext()
 
     def set_ticks(self, ticks: int) -> None:

@@ -17,10 +17,10 @@ from relive.episodes import versions
 from relive.fleet import adapter
 from relive.fleet import chunks
 from relive.joint import buffer as joint_buffer
+from relive.limits import rate_limiters
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import uniform
-from relive.waiting import rate_limiters
 
 T = TypeVar("T")
 Buffer: TypeAlias = (
@@ -73,9 +73,9 @@ class ColumnAdapter(adapter.Adapter):
         """Raise ArgumentError: column buffers do not draw by policy version."""
         raise errors.ArgumentError(f"set_policy_version needs buffers of episodes, got {self.describe().kind}")
 
-    def counting_at_the_end(self) -> contextlib.AbstractContextManager[None]:
-        """Return a block of draws, of which none is counted if one fails."""
-        return self.buffer._counting_at_the_end()
+    def revocable(self, rows: Any) -> contextlib.AbstractContextManager[None]:
+        """Return a block that takes the last draw, which was of those rows, back if it raises."""
+        return self.buffer._revocable(rows.keys)
 
     def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
         """Return whether the step of each key is stored [k]."""
@@ -87,7 +87,7 @@ class ColumnAdapter(adapter.Adapter):
         return self.buffer.num_eligible
 
     def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
-        self.buffer.sampler._exponent_of(options.get("beta"))
+        self.buffer.sampler.check_beta(options.get("beta"))
         return _weight_of(self.buffer.sampler, self.size)
 
     def _begin(self, chunk: Any) -> int:
@@ -253,7 +253,7 @@ class TokenAdapter(adapter.Adapter):
     def _weight(self, options: Mapping[str, Any]) -> adapter.SamplingWeight:
         size, learner = self.size, self.buffer.policy_version
         max_lag, draws = options.get("max_lag"), self.buffer._draws
-        (self.buffer.sampler or uniform.UniformSampler())._exponent_of(options.get("beta"))
+        (self.buffer.sampler or uniform.UniformSampler()).check_beta(options.get("beta"))
         if max_lag is not None:
             max_lag = validation.non_negative_int("max_lag", max_lag)
             if getattr(self.buffer.sampler, "weight_normalization", "batch") == "none":

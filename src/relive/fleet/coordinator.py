@@ -32,7 +32,7 @@ from relive.fleet import membership
 from relive.fleet import news as news_lib
 from relive.fleet import replies
 from relive.fleet import shares
-from relive.waiting import rate_limiters
+from relive.limits import rate_limiters
 
 _RETRY = 0.2
 """Seconds between two attempts to reach a shard that is being restarted."""

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 import dataclasses
 
 from relive.fleet import news
-from relive.waiting import gate
-from relive.waiting import rate_limiters
+from relive.limits import gate
+from relive.limits import rate_limiters
 
 _PATIENCE = 1.0
 """Seconds to wait for a turn in one call, at most: the caller may have died."""

@@ -14,8 +14,8 @@ import threading
 from typing import Any, ClassVar, Self
 
 from relive import errors
+from relive.buffers import prefetch
 from relive.common import duplicates
-from relive.waiting import prefetch
 
 _PATIENCE = 1.0
 """Seconds."""

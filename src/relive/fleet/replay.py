@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from relive import errors
+from relive.buffers import prefetch as prefetch_lib
 from relive.common import arrays
 from relive.common import duplicates
 from relive.common import validation
@@ -29,7 +30,6 @@ from relive.fleet import replies
 from relive.fleet import shares
 from relive.fleet import step_writers
 from relive.fleet import tickets
-from relive.waiting import prefetch as prefetch_lib
 
 Batch = TypeVar("Batch")
 

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from relive import errors
+from relive.common import randomness
 from relive.fleet import adapter as adapter_lib
 from relive.fleet import adapters
 from relive.fleet import chunks as chunks_lib
@@ -245,13 +246,15 @@ class Shard:
             return nothing, [None] * len(request["counts"]), self._version
         weight = self._adapter.weight(request["options"])._replace(policy=self._policy)
         counts = [sum(request["counts"])] if self._is_independent else request["counts"]
-        with self._adapter.counting_at_the_end():
-            parts = [self._part(count, request) for count in counts]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(randomness.Unmoved(self._adapter.buffer.rng))
+            parts = [self._part(count, request, stack) for count in counts]
         self._sampled += sum(count for count, part in zip(counts, parts, strict=True) if part is not None)
         self._adapter.set_ticks(max(weight.ticks, request["ticks"]) + request["begun"])
         return weight, parts, self._version
 
-    def _part(self, count: int, request: adapter_lib.Request) -> Any:
+    def _part(self, count: int, request: adapter_lib.Request, stack: contextlib.ExitStack) -> Any:
+        """Return rows of a draw, which is taken back if a block of the stack raises; None for none."""
         if not count:
             return None
         try:
@@ -261,6 +264,7 @@ class Shard:
                 rows = self._adapter.draw(count, request["options"])
         except errors.NotReadyError:
             return None
+        stack.enter_context(self._adapter.revocable(rows))
         if not isinstance(rows, list) and self._first_key:
             rows._rename_keys(1, self._first_key)
         return rows

@@ -54,11 +54,12 @@ def importance_weights(
     drawn: arrays.Floats,
 ) -> arrays.Floats:
     """Return (N P_i)^-beta of rows drawn with probabilities P_i [B] (Schaul et al. 2016, section 3.4), normalized."""
-    scale, unit = float(sum([weight.size for weight in weights])), 1.0
-    if normalization == "buffer":  # The total over the least: the least probability itself may round to 0.
-        scale = sum([weight.weight for weight in weights])
-        unit = min([weight.least for weight in weights if weight.weight])
-    return prioritized.importance_weights(scale * drawn, unit, exponent, normalization)
+    size = float(sum([weight.size for weight in weights]))
+    if normalization != "buffer":
+        return prioritized.importance_weights(drawn, size, exponent, normalization)
+    # The least probability itself may round to 0.
+    total, least = sum([weight.weight for weight in weights]), min([each.least for each in weights if each.weight])
+    return prioritized.importance_weights(total * drawn, size, exponent, normalization, total=total, least=least)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -36,10 +36,10 @@ from relive.fleet import replies
 from relive.fleet import shard as shard_lib
 from relive.fleet import shares
 from relive.fleet import step_writers
+from relive.limits import rate_limiters
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
 from relive.persistence import journal
-from relive.waiting import rate_limiters
 
 with imports.optional_dependency("ray"):
     import ray

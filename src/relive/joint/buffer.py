@@ -24,6 +24,7 @@ from relive.common import words
 from relive.joint import batch as joint_batch
 from relive.joint import rows as joint_rows
 from relive.joint import window as joint_window
+from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import settings
 from relive.persistence import state as state_lib
@@ -31,7 +32,6 @@ from relive.samplers import sampler as sampler_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import steps as steps_lib
-from relive.waiting import rate_limiters
 
 Batch = TypeVar("Batch", bound=column.AnyBatch)
 
@@ -229,7 +229,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     def get_stats(self) -> joint_batch.JointBufferStats:
         """Return statistics of the buffer. O(capacity)."""
         store = self._store
-        stats = column_stats.of(store, self._draws, self._counters)
+        stats = column_stats.of(store, self._draws, self._watch)
         num_steps = np.zeros(len(self.agents), np.int64)
         if len(self):
             flags = store.storage.read(store.alive_slots(), (joint_rows.FLAGS,))[joint_rows.FLAGS]

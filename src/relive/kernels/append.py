@@ -533,9 +533,10 @@ def keys_of(num: arrays.Ints, slots: arrays.Ints, capacity: int) -> arrays.Keys:
     # Without a division a row, which would take several times as long.
     newest = num.item(NEXT_KEY) - 1
     place = newest % capacity
-    keys = slots + (newest - place)
-    if newest != place:
-        keys -= (slots > place) * capacity
+    turn = newest - place
+    if not turn:
+        return slots.copy()
+    keys: arrays.Keys = slots + np.array((turn, turn - capacity)).take(slots > place)
     return keys
 
 

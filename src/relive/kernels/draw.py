@@ -7,6 +7,7 @@ running sum of the top, from 0.0 to the total. No weight is -0.0. Sums are added
 """
 
 from collections.abc import Sequence
+import functools
 import itertools
 
 import numpy as np
@@ -20,13 +21,21 @@ WIDTH = 1 << SHIFT
 """How many entries a block has."""
 _MOST_SUMMED = 1 << 16
 _MOST_FOUND = 1 << 10
+_FEW = 192
+"""Up to so many points, the blocks of a level are summed in one call."""
 
 
 def settle(nodes: arrays.Floats, offsets: arrays.Ints, leaves: arrays.Ints, masses: arrays.Floats) -> None:
     """Bring the sums above `leaves` [k] and the running sum of the top up to date. O(k log c) and the top."""
-    levels = split(nodes, offsets)
-    sum_above(levels, leaves)
-    levels[-1].cumsum(out=masses[1:])
+    ends, places = offsets.tolist(), leaves
+    if len(leaves) > _MOST_SUMMED:
+        sum_above(split(nodes, offsets), leaves)
+    else:
+        for height in range(len(ends) - 2):
+            places = places >> SHIFT
+            blocks = nodes[ends[height] : ends[height + 1]].reshape(-1, WIDTH).take(places, axis=0)
+            nodes[ends[height + 1] : ends[height + 2]][places] = sums(blocks)
+    nodes[ends[-2] : ends[-1]].cumsum(out=masses[1:])
 
 
 def stratify(points: arrays.Floats, firsts: arrays.Floats, lasts: arrays.Floats, scale: float, highest: float) -> None:
@@ -65,26 +74,70 @@ def find(
     for start in range(0, len(points), _MOST_FOUND):
         left = points[start : start + _MOST_FOUND]
         places = masses[1:].searchsorted(left, side="right").astype(np.int64, copy=False)
-        count = len(left)
-        columns = np.arange(count)
-        running = np.zeros((WIDTH + 1, count))
-        sums_before, entries = masses, places
-        for height in range(len(ends) - 3, -1, -1):
-            left -= sums_before.take(entries)
-            blocks = nodes[ends[height] : ends[height + 1]].reshape(-1, WIDTH).take(places, axis=0)
-            for child in range(WIDTH):  # Faster than `accumulate`, along either axis.
-                np.add(running[child], blocks[:, child], out=running[child + 1])
-            begun = (running[1:] <= left).view(np.uint8)
-            children = np.add.reduce(begun, axis=0, dtype=np.int64)
-            if children.item(children.argmax()) == WIDTH:
-                for row in np.flatnonzero(children == WIDTH).tolist():
-                    children[row] = np.flatnonzero(blocks[row])[-1]
-            places = places * WIDTH
-            places += children
+        descend = _descend_rows if len(left) <= _FEW else _descend_columns
+        leaves[start : start + _MOST_FOUND] = descend(nodes, ends, left, places, masses.take(places))
+
+
+def _descend_rows(
+    nodes: arrays.Floats, ends: list[int], left: arrays.Floats, places: arrays.Ints, before: arrays.Floats
+) -> arrays.Ints:
+    """Return the leaves of `left` [k], given their entries of the top and the sums before those; all are overwritten.
+
+    Each block is a row, summed along it: fewest calls, for few points.
+    """
+    firsts, column = _firsts(len(left)), left[:, np.newaxis]
+    for height in range(len(ends) - 3, -1, -1):
+        left -= before
+        blocks = nodes[ends[height] : ends[height + 1]].reshape(-1, WIDTH).take(places, axis=0)
+        running = blocks.cumsum(axis=1)
+        children = np.add.reduce(running <= column, axis=1, dtype=np.int64)
+        if children.item(children.argmax()) == WIDTH:
+            _go_back(children, blocks)
+        places *= WIDTH
+        places += children
+        if height:
+            before = running.take(np.maximum(firsts + children, 0))
+            before *= children > 0
+    return places
+
+
+def _descend_columns(
+    nodes: arrays.Floats, ends: list[int], left: arrays.Floats, places: arrays.Ints, before: arrays.Floats
+) -> arrays.Ints:
+    """Do what `_descend_rows` does; a call for each child adds numbers of all points, which is fastest for many."""
+    count = len(left)
+    running = np.empty((WIDTH + 1, count))
+    running[0] = 0.0
+    flat, after, columns = running.reshape(-1), running[1:], np.arange(count)
+    for height in range(len(ends) - 3, -1, -1):
+        left -= before
+        blocks = nodes[ends[height] : ends[height + 1]].reshape(-1, WIDTH).take(places, axis=0)
+        for total, child, following in zip(running, blocks.T, after, strict=False):
+            np.add(total, child, following)  # Faster than `accumulate`, along either axis.
+        children: arrays.Ints = np.add.reduce((after <= left).view(np.uint8), axis=0, dtype=np.int64)
+        if children.item(children.argmax()) == WIDTH:
+            _go_back(children, blocks)
+        places *= WIDTH
+        places += children
+        if height:
             children *= count
             children += columns
-            sums_before, entries = running.reshape(-1), children
-        leaves[start : start + _MOST_FOUND] = places
+            before = flat.take(children)
+    return places
+
+
+def _go_back(children: arrays.Ints, blocks: arrays.Floats) -> None:
+    """Where rounding has led beyond the last child, take the last one above zero."""
+    for row in np.flatnonzero(children == WIDTH).tolist():
+        children[row] = np.flatnonzero(blocks[row])[-1]
+
+
+@functools.lru_cache(maxsize=8)
+def _firsts(count: int) -> arrays.Ints:
+    """Return where in a flat table of `count` blocks each begins, less 1."""
+    firsts = np.arange(0, count * WIDTH, WIDTH) - 1
+    firsts.flags.writeable = False
+    return firsts
 
 
 def split(nodes: arrays.Floats, offsets: arrays.Ints) -> list[arrays.Floats]:
@@ -130,7 +183,7 @@ def draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays.
         points: In [0, 1), one for each draw; they are overwritten.
     """
     capacity, alive = len(flags), num.item(append.ROWS)
-    points *= alive
+    points *= float(alive)  # numpy takes a float faster than an int.
     slots = points.astype(np.int64)
     if alive < capacity and (first := (num.item(append.NEXT_KEY) - alive) % capacity):
         slots += first

@@ -132,6 +132,14 @@ def test_points_in_any_number_find_what_each_finds_alone(kernels: Any) -> None:
             assert tree.find(masses[:count]).tolist() == leaves[:count]
 
 
+def test_a_point_at_an_edge_finds_the_leaf_that_begins_there(kernels: Any) -> None:
+    """However many points there are."""
+    tree = Tree(kernels, 2, 90)
+    tree.set(np.arange(5760), 1.0)
+    for count in (1, 192, 193, 5760):
+        assert tree.find(np.arange(float(count))).tolist() == list(range(count))
+
+
 def test_all_leaves_at_once_take_little_memory(kernels: Any) -> None:
     """Not the blocks of all of them, which would be eight times as much."""
     tree = Tree(kernels, 3, 1000)

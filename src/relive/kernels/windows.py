@@ -1,6 +1,7 @@
 """Which rows a window has, on the flat arrays of `kernels.append`: forward by links, back by `back`."""
 
-from typing import NamedTuple, Protocol, TypeAlias
+import functools
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -98,15 +99,24 @@ def transitions(
         discounts: The same, of the dtype of the rewards.
     """
     flags, following, *_, num = rows
+    keys = append.keys_of(num, slots, len(flags))
     if most == 1:
-        span, last, reward = np.empty(len(slots), np.int64), slots, rewards.take(slots)
+        span, found = np.empty(len(slots), np.int64), flags.take(slots)
         span.fill(1)
-    else:
-        chain, span, last = follow(rows, slots, most)
-        reward = discounted_sums(rewards.take(chain), span, powers)
+        discount = _discounts_by_flags(discounts.item(1), discounts.dtype).take(found)
+        return span, slots, following.take(slots), found >= append.TERMINAL, rewards.take(slots), discount, keys
+    chain, span, last = follow(rows, slots, most)
+    reward = discounted_sums(rewards.take(chain), span, powers)
     is_terminal: arrays.Bools = flags.take(last) >= append.TERMINAL
-    discount = discounts_of(span, is_terminal, discounts)
-    return span, last, following.take(last), is_terminal, reward, discount, append.keys_of(num, slots, len(flags))
+    return span, last, following.take(last), is_terminal, reward, discounts_of(span, is_terminal, discounts), keys
+
+
+@functools.lru_cache(maxsize=64)
+def _discounts_by_flags(discount: float, dtype: np.dtype[Any]) -> arrays.Array:
+    """Return by the flags of a row [256] by what the value after it is multiplied: 0.0 where the task ended."""
+    table = np.full(256, discount, dtype)
+    table[append.TERMINAL :] = 0.0
+    return table
 
 
 def discounts_of(span: arrays.Ints, is_terminal: arrays.Bools, discounts: arrays.Array) -> arrays.Array:

@@ -11,10 +11,13 @@ from relive.common import arrays
 from relive.common import validation
 from relive.kernels import append
 from relive.persistence import state
+from relive.samplers import anchors as anchors_lib
 from relive.samplers import sampler
 from relive.samplers import schedules
 from relive.samplers import sum_tree
 
+_NEW = append.READABLE | append.COMPLETE | append.FRESH
+"""The flags of a step that was added and goes on."""
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
 
 
@@ -27,21 +30,37 @@ def required(found: sampler.Sampler | None, call: str) -> "PrioritizedSampler":
 
 
 def importance_weights(
-    masses: arrays.Floats, units: arrays.Floats | float, beta: float, normalization: WeightNormalization
+    probabilities: arrays.Floats,
+    num_eligible: arrays.Floats | float,
+    beta: float,
+    normalization: WeightNormalization,
+    *,
+    total: arrays.Floats | float = 1.0,
+    least: arrays.Floats | float = 1.0,
 ) -> arrays.Floats:
-    """Return (m_i / u_i)^-beta [B] (Schaul et al. 2016, section 3.4), 0 where m_i is; for "batch" over the largest.
+    """Return the importance weights (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4); 0 where P_i is.
 
-    The quotients may lie beyond float64.
+    Numbers may differ from row to row; N P_i may lie beyond float64.
+
+    Args:
+        probabilities: P_i [B], or P_i `total`: the smallest probabilities round to 0, but weights in a tree do not.
+        num_eligible: N.
+        beta: The exponent.
+        normalization: What they are divided by: the largest of them ("batch"), that of the least likely anchor of all
+            ("buffer"), or 1 ("none").
+        total: What the probabilities of all anchors add up to.
+        least: The least of them all above 0, for "buffer".
 
     Raises:
-        ArgumentError: A weight lies beyond it.
+        ArgumentError: A weight lies beyond float64.
     """
+    masses, units = (probabilities, least) if normalization == "buffer" else (probabilities * num_eligible, total)
     if type(units) is float and len(masses):
-        least, most = masses.item(masses.argmin()), masses.item(masses.argmax())
+        smallest, largest = masses.item(masses.argmin()), masses.item(masses.argmax())
         # The least likely has the largest weight.
-        unit = least if normalization == "batch" else units
-        is_near = least > 0.0 and most / unit < _FAR and unit / least < _FAR
-        if is_near and beta * math.log(unit / least) < _LARGEST_LOG:
+        unit = smallest if normalization == "batch" else units
+        is_near = smallest > 0.0 and largest / unit < _FAR and unit / smallest < _FAR
+        if is_near and beta * math.log(unit / smallest) < _LARGEST_LOG:
             relative: arrays.Floats = (masses / unit) ** -beta
             return relative
     weights, likely = np.zeros(len(masses)), masses > 0.0
@@ -122,27 +141,31 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         validation.require_choice("weight_normalization", weight_normalization, ("batch", "buffer", "none"))
         self._weight_normalization: WeightNormalization = weight_normalization
         self._stratified = validation.boolean("stratified", stratified)
-        self._ticks = 0
         self._running_maximum = 1.0
+        # The largest priority and alpha, and what they make of a new row.
+        self._weight_of_new: tuple[tuple[float, float], float] = ((-1.0, -1.0), 0.0)
 
-    def _prepare(self, capacity: int) -> None:
-        self._tree = sum_tree.SumTree(capacity)
-        self._raw: arrays.Floats = np.zeros(capacity)
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
+        """Attach the sampler to the anchors of a buffer; see Sampler."""
+        if not self.is_attached:
+            self._tree, self._raw = sum_tree.SumTree(anchors.capacity), np.zeros(anchors.capacity)
+            self._check_epsilon()
+        super().attach(anchors)
+
+    def _check_epsilon(self) -> None:
+        """Raise ArgumentError if a new row weighs too much."""
         try:
             self._weights_of(np.array([self._running_maximum]), self._alpha)
         except errors.ArgumentError:
             rule = f"epsilon must be smaller with alpha = {self._alpha:g}"
             raise errors.ArgumentError(f"{rule}, got {self._epsilon}") from None
 
-    @property
-    def _is_tracking(self) -> bool:
-        """Whether it must be told which anchors became or ceased to be eligible: that changes their weights."""
-        return True
-
     def _rate(self, slots: arrays.Slots) -> Callable[[], None]:
         """Give rows that became eligible their first priority, and all of `slots` their weights; see Sampler."""
         flags = self.anchors.flags
         found = flags.take(slots)
+        if found.tobytes().count(_NEW) == len(found):  # Rows that were added, and nothing else.
+            return self._rate_new(slots)
         is_fresh = (found & append.FRESH) > 0
         raw = self._raw.take(slots)
         fresh, before = slots[is_fresh], raw[is_fresh]
@@ -160,10 +183,28 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
         return take_back
 
+    def _rate_new(self, slots: arrays.Slots) -> Callable[[], None]:
+        """Do what `_rate` does where all of `slots` hold steps that go on and have no priority yet."""
+        before, flags, key = self._raw.take(slots), self.anchors.flags, (self._running_maximum, self._alpha)
+        if self._weight_of_new[0] != key:
+            self._weight_of_new = key, self._weights_of(np.array(key[:1]), self._alpha).item()
+        raw, of_each = np.full(len(slots), self._running_maximum), np.full(len(slots), self._weight_of_new[1])
+        rated = np.full(len(slots), _NEW ^ (append.FRESH | append.RATED), np.uint8)
+        self._tree._write(slots, of_each)
+        # Which needs no memory any more.
+        self._raw[slots] = raw
+        flags[slots] = rated
+
+        def take_back() -> None:
+            self._raw[slots] = before
+            flags[slots] &= np.uint8(~append.RATED & 0xFF)
+
+        return take_back
+
     @property
     def _current_tree(self) -> sum_tree.SumTree:
         """The tree of weights, up to date."""
-        self._catch_up()
+        self.catch_up()
         return self._tree
 
     @property
@@ -174,7 +215,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
     @alpha.setter
     def alpha(self, alpha: float) -> None:
         alpha = validation.non_negative_float("alpha", alpha)
-        if self._is_attached:
+        if self.is_attached:
             # Also check rows that are not eligible now, and the priority of new rows: they must not be refused later.
             self._weights_of(self.priorities(np.arange(self.anchors.capacity)), alpha)
             self._weights_of(np.array([self._running_maximum]), alpha)
@@ -220,7 +261,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         priority = validation.non_negative_float("priority", priority)
         if priority > self._running_maximum:
             self._weights_of(np.array([priority]), self._alpha)
-            self._catch_up()  # Rows that became eligible before get the maximum of that time.
+            self.catch_up()  # Rows that became eligible before get the maximum of that time.
             self._running_maximum = priority
 
     def _known_settings(self) -> dict[str, Any]:
@@ -229,7 +270,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
     def priorities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return the raw priorities of the rows in `slots` [k]; for an unrated row, the one it would get."""
-        self._catch_up()
+        self.catch_up()
         priorities = self._raw[slots]
         priorities[~self.anchors.has(append.RATED, slots)] = self._running_maximum
         return priorities
@@ -245,7 +286,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             ArgumentError: alpha makes too large a weight of one of them.
         """
         weights = self._weights_of(priorities, self._alpha)
-        self._catch_up()
+        self.catch_up()
         flags = self.anchors.flags
         found = flags.take(slots)
         is_eligible = append.are_eligible(found)
@@ -276,32 +317,37 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         tree = self._current_tree
         return tree._leaves.take(slots) / (tree.total or 1.0)
 
-    def _importance_of(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[arrays.Floats, float]:
-        """Return masses [B] and a unit: their quotient is N P_i, or P_i / min_k P_k for "buffer".
+    def check_beta(self, beta: float | None) -> None:
+        """Raise ArgumentError if `beta` is not None and not a finite number of at least 0."""
+        if beta is not None:
+            _checked_beta(beta)
 
-        Masses come from the tree, since the smallest probabilities round to 0.
-        """
-        tree = self._current_tree
+    def _shares(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[Any, ...]:
+        """Return the weights of the anchors in `slots` [B], how many there are, the total and the least weight."""
+        if self.anchors.num.item(append.CHANGED):
+            self.catch_up()
+        tree = self._tree
         total = tree.total
-        masses = probabilities * total if self._is_checked else tree._leaves.take(slots)
-        if self._weight_normalization == "buffer" and total:
-            return masses, tree.min
-        masses *= self.anchors.num.item(append.ELIGIBLE)
-        return masses, total
+        weights = probabilities * total if self._is_checked else tree._leaves.take(slots)
+        is_relative = self._weight_normalization == "buffer" and total > 0.0
+        return weights, self.anchors.num.item(append.ELIGIBLE), total, tree.min if is_relative else 1.0
 
-    def _importance_weights(
-        self, masses: arrays.Floats, units: arrays.Floats | float, exponent: float | None
-    ) -> arrays.Floats:
+    def _weighted(self, shares: tuple[Any, ...], beta: float | None) -> arrays.Floats:
         """Return (N P_i)^-beta [B], normalised; 0 where P_i is."""
-        exponent = self.beta if exponent is None else exponent
-        return importance_weights(masses, units, exponent, self._weight_normalization)
+        weights, num_eligible, total, least = shares
+        beta = self.beta if beta is None else _checked_beta(beta)
+        kind = self._weight_normalization
+        return importance_weights(weights, num_eligible, beta, kind, total=total, least=least)
 
-    def _exponent_of(self, beta: float | None) -> float | None:
-        """Return beta, or the sampler's own if None; raise ArgumentError if it is not a finite number of at least 0."""
-        return self.beta if beta is None else _checked_beta(beta)
+    def importance_weights(
+        self, slots: arrays.Slots, probabilities: arrays.Floats, beta: float | None = None
+    ) -> arrays.Floats:
+        """Return (N P_i)^-beta [B], normalised; 0 where P_i is; see Sampler."""
+        return self._weighted(self._shares(slots, probabilities), beta)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        self._catch_up()
+        if self.anchors.num.item(append.CHANGED):
+            self.catch_up()
         tree = self._tree
         total = tree.total
         if not total:
@@ -315,32 +361,40 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         """Return whether any priority is not 0."""
         return self._current_tree.total > 0.0
 
-    def _drawable(self) -> arrays.Slots:
+    @property
+    def draws_all(self) -> bool:
+        """Whether no eligible anchor weighs 0, because epsilon does not."""
+        return super().draws_all and self._epsilon > 0.0 and self._epsilon**self._alpha > 0.0
+
+    def drawable(self) -> arrays.Slots:
         """Return the eligible anchors whose weight is not 0. O(capacity)."""
         slots = self.anchors.slots()
         return slots[self._current_tree._leaves.take(slots) > 0]
 
-    def _drawn(self) -> None:
-        """Count a draw, for a schedule of beta."""
-        self._ticks += 1
-
     def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
         """Return (priority + epsilon)^alpha [k], 0 where both are 0; raise ArgumentError if one is too large."""
-        with np.errstate(over="ignore"):
-            sums = priorities + self._epsilon
-            weights: arrays.Floats = np.power(sums, alpha)
+        largest = (priorities.item(priorities.argmax()) if len(priorities) else 0.0) + self._epsilon
+        log = math.log(largest) if 0.0 < largest < math.inf else 0.0
+        if not (largest < math.inf and alpha * log < _LARGEST_LOG - 1.0 - math.log(len(self._raw))):
+            self._check_weights(priorities, alpha)
+        sums = priorities + self._epsilon
+        weights: arrays.Floats = np.power(sums, alpha)
         if alpha == 0:
             weights *= sums > 0
-        if len(weights) and not weights.item(weights.argmax()) <= self._tree._heaviest:
-            row = int((weights > self._tree._heaviest).argmax())
+        return weights
+
+    def _check_weights(self, priorities: arrays.Floats, alpha: float) -> None:
+        """Raise ArgumentError if a priority [k] is too large to be weighed."""
+        with np.errstate(over="ignore"):
+            is_heavy = ~(np.power(priorities + self._epsilon, alpha) <= self._tree._heaviest)
+        for row in np.flatnonzero(is_heavy).tolist():
             raise errors.ArgumentError(
                 f"priority of row {row} must be smaller with alpha = {alpha:g}, got {priorities[row]}"
             )
-        return weights
 
     def state_dict(self, slots: arrays.Slots) -> state.State:
         """Return the priorities, the largest so far and the number of draws; see Sampler."""
-        self._catch_up()
+        self.catch_up()
         priorities = self._raw[slots]
         priorities[~self.anchors.has(append.RATED, slots)] = np.nan
         values = {"ticks": self._ticks, "running_maximum": self._running_maximum}

@@ -36,19 +36,18 @@ def test_a_batch_of_nothing_likely_has_no_weights(normalization: Any) -> None:
     for priority in (0.0, 1.0):
         sampler._set_priorities(FOUR[2:], np.full(2, priority))
         sampler._set_priorities(FOUR[:2], np.zeros(2))
-        masses, unit = sampler._importance_of(FOUR[:2], np.zeros(2))
-        assert sampler._importance_weights(masses, unit, 0.4).tolist() == [0.0, 0.0]
+        assert sampler.importance_weights(FOUR[:2], np.zeros(2), 0.4).tolist() == [0.0, 0.0]
 
 
 def test_only_rows_above_0_are_drawable_and_zeros_weigh_nothing() -> None:
     sampler = rated()
     sampler._set_priorities(FOUR[1:2], np.zeros(1))
-    assert sampler._drawable().tolist() == [0, 2, 3]
+    assert sampler.drawable().tolist() == [0, 2, 3]
     sampler._set_priorities(FOUR, np.zeros(4))
     assert sampler.probabilities(FOUR).tolist() == [0.0] * 4
     assert not sampler.can_draw()
     with pytest.raises(errors.NotReadyError, match="^every eligible priority weighs 0: update_priorities first$"):
-        sampler._draw_checked(1, np.random.default_rng(0))
+        sampler.draw(1, np.random.default_rng(0))
 
 
 def test_with_alpha_0_only_a_priority_of_0_is_never_drawn() -> None:
@@ -79,9 +78,7 @@ def test_the_defaults_are_those_of_the_paper() -> None:
     assert default.probabilities(np.arange(2)).tolist() == (expected / expected.sum()).tolist()
     default._set_priorities(np.arange(2), np.array([1.0, 1.0]))
     for seed in range(20):
-        assert sorted(default._draw_checked(2, np.random.default_rng(seed)).slots.tolist()) == [0, 1], (
-            "one draw in each half"
-        )
+        assert sorted(default.draw(2, np.random.default_rng(seed))[0].tolist()) == [0, 1], "one draw in each half"
 
 
 @pytest.mark.parametrize("settings", [{}, {"alpha": 0.0}, {"epsilon": 0.25, "alpha": 2.0}])
@@ -222,9 +219,8 @@ def test_a_wrong_exponent_is_refused() -> None:
     )
     for sampler, beta, rule in wrong:
         with pytest.raises(errors.ArgumentError, match=rule):
-            sampler._exponent_of(beta)
-    assert rated()._exponent_of(0.0) == 0.0
-    assert rated()._importance_weights(np.zeros(0), 1.0, 0.5).tolist() == []
+            sampler.importance_weights(FOUR, np.ones(4), beta)
+    assert rated().importance_weights(FOUR[:0], np.zeros(0), 0.5).tolist() == []
 
 
 # Importance weights of priorities that are far apart.

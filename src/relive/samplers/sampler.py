@@ -11,7 +11,8 @@ buffer.
 
 import abc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+import functools
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -41,71 +42,79 @@ class Draw(NamedTuple):
     probabilities: arrays.Floats
 
 
+Weighted: TypeAlias = tuple[arrays.Slots, arrays.Floats, arrays.Floats]
+"""Drawn anchors, their probabilities and their importance weights, each [B]."""
+
+
+def refuse_beta(beta: float | None) -> None:
+    """Raise ArgumentError if a beta was given where there are no priorities."""
+    if beta is not None:
+        raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.short_repr(beta)}")
+
+
 class _UnattachedError(errors.ArgumentError, AttributeError):
     """A sampler that is in no buffer was asked for what depends on one."""
 
 
 class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
-    """Base class of samplers, which draw anchors with replacement.
+    """Base class of samplers, which draw anchors with replacement."""
 
-    Attributes:
-        anchors: The anchors of the buffer: `len(self.anchors)`, `self.anchors.slots()`, `self.anchors.capacity`,
-            `self.anchors.is_eligible(slots)`, `self.anchors.keys(slots)`, which ascend with time, and
-            `self.anchors.read(slots, fields)` for the rows themselves. Available once the sampler is attached to a
-            buffer.
-    """
+    has_hooks: ClassVar[bool] = False
+    """Whether `_added` or `_removed` is overridden: they are called at once."""
+    is_tracking: ClassVar[bool] = False
+    """Whether it must be told which anchors became or ceased to be eligible."""
+    _is_checked: ClassVar[bool] = True
+    """Whether what `_draw` returns is validated."""
+    _ticks = 0
+    """How many draws were made."""
 
-    anchors: anchors_lib.Anchors
+    def __init_subclass__(cls, *, is_checked: bool = True, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.has_hooks = (cls._added, cls._removed) != (Sampler._added, Sampler._removed)
+        cls.is_tracking = cls.has_hooks or cls._rate != Sampler._rate
+        if "_draw" in vars(cls):
+            cls._is_checked = is_checked
 
-    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
+    @functools.cached_property
+    def anchors(self) -> anchors_lib.Anchors:
+        """The anchors of the buffer, once the sampler is in one.
 
-        def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError; of a sampler without a buffer it is an ArgumentError, which says so."""
-            if self._is_attached or name.startswith("__"):
-                return self.__getattribute__(name)
-            message = f"{type(self).__name__} is in no buffer, and has no {name!r}: give it to one with sampler="
-            raise _UnattachedError(message)
+        There are `len(self.anchors)`, `self.anchors.slots()`, `self.anchors.capacity`, `is_eligible(slots)`,
+        `keys(slots)`, which ascend with time, and `read(slots, fields)` for the rows themselves.
+        """
+        raise _UnattachedError(
+            f"{type(self).__name__} is in no buffer, and has no 'anchors': give it to one with sampler="
+        )
 
     # Called by the buffer.
 
     @property
-    def _is_attached(self) -> bool:
-        """Whether the sampler is attached to a buffer."""
+    def is_attached(self) -> bool:
+        """Whether the sampler is in a buffer."""
         return "anchors" in vars(self)
 
-    def _attach(self, anchors: anchors_lib.Anchors) -> None:
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
         """Attach the sampler to the anchors of a buffer.
 
         Raises:
             ArgumentError: The sampler is attached to another buffer.
         """
-        if self._is_attached:
+        if self.is_attached:
             raise errors.ArgumentError(f"sampler must belong to one buffer alone, got {self!r} a second time")
         self.anchors = anchors
         try:
             # The keys of the rows that the hooks were told of, by slot; -1 for none.
-            self._told: arrays.Keys = np.full(anchors.capacity if self._has_hooks else 0, -1)
-            self._prepare(anchors.capacity)
+            self._told: arrays.Keys = np.full(anchors.capacity if self.has_hooks else 0, -1)
             self._attached(anchors.capacity)
         except BaseException:
-            del self.anchors
+            self.detach()
             raise
 
-    def _prepare(self, capacity: int) -> None:
-        """Allocate what a sampler of relive needs, so that a subclass may override `_attached` alone."""
+    def detach(self) -> None:
+        """Leave the anchors, to be attached to others."""
+        del self.anchors
 
-    @property
-    def _has_hooks(self) -> bool:
-        """Whether `_added` or `_removed` is overridden."""
-        kind = type(self)
-        return (kind._added, kind._removed) != (Sampler._added, Sampler._removed)
-
-    @property
-    def _is_tracking(self) -> bool:
-        """Whether the sampler must be told which anchors became or ceased to be eligible."""
-        return self._has_hooks
-
-    def _catch_up(self) -> Callable[[], None]:
+    def catch_up(self) -> Callable[[], None]:
         """Take in which anchors became or ceased to be eligible since the last call; the hooks are called.
 
         Return a function that takes back the first priorities of rows, for a call that fails later. If anything raises,
@@ -116,7 +125,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         slots = self.anchors.changes()
         self.anchors.forget_changes()  # Before the hooks, which may ask what makes the sampler catch up.
         try:
-            if len(self._told):
+            if self.has_hooks:
                 self._tell(np.unique(slots))
             return self._rate(slots)
         except BaseException:
@@ -126,9 +135,13 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
     def _rate(self, slots: arrays.Slots) -> Callable[[], None]:
         """Set the weights of the anchors in `slots`, which may repeat and of which only some may have changed.
 
-        Return a function that takes back the first priorities that some get; the next `_catch_up` sets weights anew.
+        Return a function that takes back the first priorities that some get; the next `catch_up` sets weights anew.
         """
         return nothing
+
+    def tell(self) -> Callable[[], None]:
+        """Do what `catch_up` does if there are hooks, which are called at once."""
+        return self.catch_up() if self.has_hooks else nothing
 
     def _tell(self, slots: arrays.Slots) -> None:
         """Call the hooks for those of the anchors in the distinct `slots` that have changed."""
@@ -146,23 +159,30 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             self._told[slots] = np.where(has_changed, -1, was) if has_told else was
             raise
 
-    def _draw_checked(self, size: int, rng: np.random.Generator) -> Draw:
-        """Return `size` anchors, drawn with replacement; at least one must be eligible.
+    def draw(self, size: int, rng: np.random.Generator, beta: float | None = None) -> Weighted:
+        """Return `size` anchors, drawn with replacement, their probabilities and importance weights, each [size].
+
+        At least one anchor must be eligible. The draw is counted.
+
+        Args:
+            size: How many, B.
+            rng: The generator to draw from.
+            beta: Exponent of the importance weights; None for the sampler's own.
 
         Raises:
             NotReadyError: Nothing can be drawn now.
             SamplerError: `_draw` returned something other than `size` eligible anchors and their probabilities.
+            ArgumentError: `beta` is invalid, or given without priorities.
         """
         draw = self._draw(size, rng)
-        return self._checked(draw, size) if self._is_checked else draw
+        slots, probabilities = self._checked(draw, size) if self._is_checked else draw
+        weights = self.importance_weights(slots, probabilities, beta)
+        self._ticks += 1
+        return slots, probabilities, weights
 
-    _is_checked: ClassVar[bool] = True
-    """Whether what `_draw` returns is validated."""
-
-    def __init_subclass__(cls, *, is_checked: bool = True, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "_draw" in vars(cls):
-            cls._is_checked = is_checked
+    def take_back(self, slots: arrays.Slots) -> None:
+        """Count the last draw, which was of `slots`, as not made."""
+        self._ticks -= 1
 
     def _checked(self, draw: Draw, size: int) -> Draw:
         """Return a validated draw of `size` anchors; raise SamplerError if it is invalid."""
@@ -191,7 +211,12 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Return whether anything can be drawn, given that there are anchors. O(1)."""
         return True
 
-    def _drawable(self) -> arrays.Slots:
+    @property
+    def draws_all(self) -> bool:
+        """Whether every eligible anchor may be drawn; of a custom sampler that is not known."""
+        return not self._is_checked
+
+    def drawable(self) -> arrays.Slots:
         """Return the anchors that a draw may return. O(capacity)."""
         return self.anchors.slots()
 
@@ -212,40 +237,33 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
 
     # Importance weights.
 
-    def _exponent_of(self, beta: float | None) -> float | None:
-        """Return the beta of a draw, given that of its caller; None without priorities.
+    def check_beta(self, beta: float | None) -> None:
+        """Raise ArgumentError if `beta` is no exponent for `draw`."""
+        refuse_beta(beta)
 
-        Raises:
-            ArgumentError: A beta was given, and there are no priorities.
-        """
-        if beta is not None:
-            raise errors.ArgumentError(f"beta must be left out without priorities, got {validation.short_repr(beta)}")
-        return None
-
-    def _importance_of(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[arrays.Floats, float]:
-        """Return how likely anchors [B] with those probabilities are now, as masses [B] and their unit."""
-        return probabilities, 1.0
-
-    def _importance_weights(
-        self, masses: arrays.Floats, units: arrays.Floats | float, exponent: float | None
+    def importance_weights(
+        self, slots: arrays.Slots, probabilities: arrays.Floats, beta: float | None = None
     ) -> arrays.Floats:
-        """Return the importance weights [B] of a batch; 1 without priorities.
-
-        Args:
-            masses: What `_importance_of` returned when each of its rows was drawn [B].
-            units: The unit of all of them, or of each [B].
-            exponent: What `_exponent_of` returned, or None for its own.
-        """
-        ones = np.empty(len(masses))
+        """Return the importance weights [B] of anchors with those probabilities [B] as one batch; 1 by default."""
+        if beta is not None:
+            refuse_beta(beta)
+        ones = np.empty(len(slots))
         ones.fill(1.0)
         return ones
 
-    def _drawn(self) -> None:
-        """Take in that a batch was drawn, weighted and read."""
+    def _shares(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[Any, ...]:
+        """Return how likely the anchors in `slots` [B] are now: what `_weighted` takes, numbers or [B]."""
+        return slots, probabilities
 
-    def _begin_telling(self, slots: arrays.Slots) -> None:
-        """Call the hooks from now on, after a state was loaded that knows the eligible ones of `slots`."""
-        if len(self._told):
+    def _weighted(self, shares: tuple[Any, ...], beta: float | None) -> arrays.Floats:
+        """Return the importance weights [B] of one batch, which has them from several draws."""
+        slots, probabilities = shares
+        return self.importance_weights(slots, probabilities, beta)
+
+    def restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
+        """Do what `load_state_dict` does, and call the hooks for what changes from now on."""
+        self.load_state_dict(given, slots)
+        if self.has_hooks:
             eligible = slots[self.anchors.is_eligible(slots)]
             self._told[eligible] = self.anchors.keys(eligible)
 

@@ -16,8 +16,8 @@ from relive.samplers import anchors_test
 
 def attached(sampler: relive.Sampler, slots: list[int], capacity: int = 8) -> relive.Sampler:
     """Return the sampler, attached to anchors in `slots`."""
-    anchors = anchors_test.made(capacity, capacity if sampler._is_tracking else 0)
-    sampler._attach(anchors)
+    anchors = anchors_test.made(capacity, capacity if sampler.is_tracking else 0)
+    sampler.attach(anchors)
     change(sampler, slots, True)
     return sampler
 
@@ -25,7 +25,7 @@ def attached(sampler: relive.Sampler, slots: list[int], capacity: int = 8) -> re
 def change(sampler: relive.Sampler, slots: list[int], is_readable: bool) -> None:
     """Make anchors readable, or not, and tell the sampler."""
     sampler.anchors.set(append.READABLE, np.array(slots, np.int64), is_readable)
-    sampler._catch_up()
+    sampler.catch_up()
 
 
 class Fixed(relive.Sampler):
@@ -53,12 +53,12 @@ RNG = np.random.default_rng(0)
 
 def test_results_of_draw_are_passed_on() -> None:
     sampler = attached(Fixed(([1, 3], [0.25, 1.0])), [1, 3])
-    draw = sampler._draw_checked(2, RNG)
-    assert draw.slots.tolist() == [1, 3]
-    assert draw.slots.dtype == np.int64
-    assert draw.probabilities.tolist() == [0.25, 1.0]
+    slots, probabilities, weights = sampler.draw(2, RNG)
+    assert slots.tolist() == [1, 3]
+    assert slots.dtype == np.int64
+    assert (probabilities.tolist(), weights.tolist()) == ([0.25, 1.0], [1.0, 1.0])
     wide = attached(Fixed((np.array([3], np.uint8), np.array([0.5], np.float32))), [3])
-    assert wide._draw_checked(1, RNG).slots.dtype == np.int64
+    assert wide.draw(1, RNG)[0].dtype == np.int64
 
 
 def test_a_wrong_draw_is_refused(subtests: pytest.Subtests) -> None:
@@ -80,22 +80,22 @@ def test_a_wrong_draw_is_refused(subtests: pytest.Subtests) -> None:
         with subtests.test(message):
             sampler = attached(Fixed(answer), [1, 3])
             with pytest.raises(errors.SamplerError, match=message):
-                sampler._draw_checked(2, RNG)
+                sampler.draw(2, RNG)
 
 
 def test_a_sampler_is_told_of_changes_alone() -> None:
     sampler = Fixed(None)
-    before = sampler._is_attached
+    before = sampler.is_attached
     attached(sampler, [1, 3])
-    assert (before, sampler._is_attached) == (False, True)
+    assert (before, sampler.is_attached) == (False, True)
     change(sampler, [], True)
     change(sampler, [3, 5], True)
     change(sampler, [1, 3, 7], False)
     sampler.anchors.set(append.READABLE, np.array([5]), False)
     sampler.anchors.set(append.READABLE, np.array([4]))
     sampler.anchors.set(append.BARRED, np.array([4]))
-    sampler._catch_up()
-    sampler._catch_up()
+    sampler.catch_up()
+    sampler.catch_up()
     change(sampler, [6], True)
     assert sampler.heard == [
         ("attached", 8),
@@ -110,7 +110,7 @@ def test_a_sampler_is_told_of_changes_alone() -> None:
 def test_a_sampler_belongs_to_one_buffer() -> None:
     sampler = attached(relive.UniformSampler(), [0])
     with pytest.raises(errors.ArgumentError, match="^sampler must belong to one buffer alone, got <.*> a second time$"):
-        sampler._attach(anchors_test.made(4))
+        sampler.attach(anchors_test.made(4))
 
 
 class First(relive.Sampler):
@@ -122,9 +122,9 @@ class First(relive.Sampler):
 
 def test_a_sampler_needs_draw_alone() -> None:
     sampler = attached(First(), [2, 5])
-    assert sampler._draw_checked(3, RNG).slots.tolist() == [2, 2, 2]
+    assert sampler.draw(3, RNG)[0].tolist() == [2, 2, 2]
     sampler.check()
-    assert (sampler.can_draw(), sampler._drawable().tolist()) == (True, [2, 5])
+    assert (sampler.can_draw(), sampler.drawable().tolist()) == (True, [2, 5])
     assert np.isnan(sampler.probabilities(np.array([2, 5]))).all()
     buffer = relive.RingReplayBuffer(4, sampler=First(), seed=0)
     buffer.add(0.0, 0, 0.0, next_observation=1.0)
@@ -142,10 +142,10 @@ class Forgetful(relive.UniformSampler):
 
 def test_draws_of_a_sampler_made_from_one_of_ours_are_checked() -> None:
     sampler = attached(Forgetful(), [1])
-    assert sampler._draw_checked(1, RNG).slots.tolist() == [1]
+    assert sampler.draw(1, RNG)[0].tolist() == [1]
     change(sampler, [1], False)
     with pytest.raises(errors.SamplerError, match="^_draw must return eligible anchors, got slot 1$"):
-        sampler._draw_checked(1, RNG)
+        sampler.draw(1, RNG)
 
 
 def test_an_attachment_that_fails_leaves_the_sampler_free() -> None:
@@ -156,9 +156,9 @@ def test_an_attachment_that_fails_leaves_the_sampler_free() -> None:
 
     sampler = Picky()
     with pytest.raises(ValueError, match="^too small$"):
-        sampler._attach(anchors_test.made(3))
-    assert not sampler._is_attached
-    sampler._attach(anchors_test.made(4))
+        sampler.attach(anchors_test.made(3))
+    assert not sampler.is_attached
+    sampler.attach(anchors_test.made(4))
 
 
 # Hooks.
@@ -183,9 +183,9 @@ def test_a_sampler_has_hooks_if_a_class_of_it_overrides_one() -> None:
     kinds: dict[type[relive.Sampler], bool] = {First: False, relive.UniformSampler: False}
     kinds |= {relive.PrioritizedSampler: False, Fixed: True, WithHook: True, Heir: True}
     for kind, has_hooks in kinds.items():
-        assert kind.__new__(kind)._has_hooks is has_hooks
+        assert kind.__new__(kind).has_hooks is has_hooks
     for name in ("_added", "_removed"):
-        assert type("One", (First,), {name: lambda self, slots: None})()._has_hooks
+        assert type("One", (First,), {name: lambda self, slots: None})().has_hooks
 
 
 class Diarist(relive.Sampler):
@@ -277,8 +277,8 @@ def test_hooks_are_told_of_every_change_when_the_rows_are_there(
 @pytest.mark.parametrize(
     "call",
     [
-        lambda sampler: sampler._draw_checked(2, np.random.default_rng(0)),
-        lambda sampler: sampler._drawable(),
+        lambda sampler: sampler.draw(2, np.random.default_rng(0)),
+        lambda sampler: sampler.drawable(),
         lambda sampler: sampler.probabilities(np.zeros(1, np.int64)),
         lambda sampler: sampler.effective_sample_size(),
         lambda sampler: sampler.anchors,
@@ -289,4 +289,4 @@ def test_a_sampler_in_no_buffer_says_so(kind: Any, call: Any) -> None:
     with pytest.raises(errors.ArgumentError, match=rf"^{kind.__name__} is in no buffer, and has no '\w+': give it to"):
         call(kind())
     assert not hasattr(kind(), "anchors")
-    assert copy.deepcopy(kind())._is_attached is False
+    assert copy.deepcopy(kind()).is_attached is False

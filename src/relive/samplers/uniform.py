@@ -7,6 +7,7 @@ import numpy as np
 from relive.common import arrays
 from relive.kernels import append
 from relive.kernels import choice
+from relive.samplers import anchors as anchors_lib
 from relive.samplers import sampler
 
 _MOST_TRIES = 1 << 16
@@ -21,8 +22,10 @@ class UniformSampler(sampler.Sampler, is_checked=False):
     after a change lists them in O(capacity).
     """
 
-    def _prepare(self, capacity: int) -> None:
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
+        """Attach the sampler to the anchors of a buffer; see Sampler."""
         self._kernels = choice.chosen()
+        super().attach(anchors)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
         anchors, num = self.anchors, self.anchors.num

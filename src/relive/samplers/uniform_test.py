@@ -16,9 +16,9 @@ def test_uniform_draws_are_uniform_over_what_is_eligible() -> None:
     sampler = sampler_test.attached(relive.UniformSampler(), [1, 2, 3, 6])
     sampler_test.change(sampler, [2], False)
     sampler.check()
-    draw = sampler._draw_checked(3_000, np.random.default_rng(1))
-    testing.assert_frequencies(np.bincount(draw.slots, minlength=8).tolist(), [0, 1 / 3, 0, 1 / 3, 0, 0, 1 / 3, 0])
-    assert draw.probabilities.tolist() == [1 / 3] * 3_000
+    slots, probabilities, _ = sampler.draw(3_000, np.random.default_rng(1))
+    testing.assert_frequencies(np.bincount(slots, minlength=8).tolist(), [0, 1 / 3, 0, 1 / 3, 0, 0, 1 / 3, 0])
+    assert probabilities.tolist() == [1 / 3] * 3_000
     assert sampler.probabilities(np.array([1, 2, 7])).tolist() == [1 / 3, 0.0, 0.0]
     sampler_test.change(sampler, [1, 3, 6], False)
     assert sampler.probabilities(np.array([1])).tolist() == [0.0]
@@ -65,10 +65,11 @@ def test_draws_depend_only_on_what_is_eligible(changes: list[tuple[int, bool]], 
         sampler_test.change(changed, [slot], enters)
     hypothesis.assume(len(changed.anchors))
     fresh = sampler_test.attached(relive.UniformSampler(), changed.anchors.slots().tolist())
-    draws = [sampler._draw_checked(size, np.random.default_rng(3)) for sampler in (changed, fresh)]
-    assert draws[0].slots.tolist() == draws[1].slots.tolist()
-    assert draws[0].probabilities.tolist() == draws[1].probabilities.tolist() == [1 / len(fresh.anchors)] * size
-    assert fresh.anchors.is_eligible(draws[0].slots).all()
+    draws = [sampler.draw(size, np.random.default_rng(3)) for sampler in (changed, fresh)]
+    (slots, probabilities, _), others = draws
+    assert slots.tolist() == others[0].tolist()
+    assert probabilities.tolist() == others[1].tolist() == [1 / len(fresh.anchors)] * size
+    assert fresh.anchors.is_eligible(slots).all()
 
 
 @pytest.mark.parametrize("barred", [0, 3, 150, 198])

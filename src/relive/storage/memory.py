@@ -293,9 +293,12 @@ class ColumnStorage(arrays.Derived):
 
     def _gather(self, slots: npt.NDArray[np.int64], fields: Collection[str] | None = None) -> dict[str, Array]:
         """Do what `read` does without checking the slots [...]."""
-        columns = self._columns
+        columns: Mapping[str, Array] = self._columns
+        rows = {}
         try:
-            return {path: columns[path].take(slots, axis=0) for path in (columns if fields is None else fields)}
+            for path in columns if fields is None else fields:  # A comprehension is a call.
+                rows[path] = columns[path].take(slots, 0)
+            return rows
         except KeyError as error:
             raise unknown_field(error.args[0], columns) from None
 

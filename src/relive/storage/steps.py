@@ -188,6 +188,7 @@ class StepStore(arrays_lib.Derived):
         self.rewards: Any = None
         self.is_own = False
         """Whether `read` takes -1 for any row."""
+        self.has_extras = False
         if storage is None:
             return
         self.read = storage.read
@@ -198,6 +199,7 @@ class StepStore(arrays_lib.Derived):
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
             self.read, self.rewards, self.is_own = storage._gather, storage._rewards, True
         self.reward_dtype, paths = storage.schema.reward.dtype, tuple(storage.schema.fields)
+        self.has_extras = bool(storage.schema.extras)
         self.nest_observation, self.nest_action, self.nest_extras = (
             trees.nester(name, paths) for name in ("observation", "action", "extras")
         )
@@ -235,9 +237,9 @@ class StepStore(arrays_lib.Derived):
 
     def are_alive(self, keys: arrays_lib.Ints) -> bool:
         """Return whether all rows with `keys` are still stored."""
-        return not len(keys) or (
-            keys.item(keys.argmin()) >= self.oldest_key and keys.item(keys.argmax()) < self.next_key
-        )
+        next_key = self.num_view[append.NEXT_KEY]
+        oldest = next_key - self.num_view[append.ROWS]
+        return not len(keys) or (keys.item(keys.argmin()) >= oldest and keys.item(keys.argmax()) < next_key)
 
     def alive_slots(self) -> arrays_lib.Ints:
         """Return the slots of all rows, oldest first."""
@@ -766,8 +768,8 @@ class StepStore(arrays_lib.Derived):
         """
         slots = links if self.is_own else np.maximum(links, 0, dtype=np.int64)
         columns: Columns = self.read(slots, self.observation_paths)
-        (where,) = (links < 0).nonzero()
-        if len(where):
+        if len(links) and links.item(links.argmin()) < 0:
+            (where,) = (links < 0).nonzero()
             self.put_behind(columns, where, last.take(where))
         return columns
 

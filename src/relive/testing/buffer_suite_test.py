@@ -246,9 +246,9 @@ class Hoards(Ring):
 
 class CountsBeforeItDraws(Ring):
     def sample(self, batch_size: int, **options: Any) -> Any:
-        self._counters.sampled += batch_size
+        self._draws.sampled += batch_size
         batch = super().sample(batch_size, **options)
-        self._counters.sampled -= batch_size
+        self._draws.sampled -= batch_size
         return batch
 
 
@@ -265,9 +265,9 @@ class HidesTheIneligible(Ring):
 
 class CountsBeforeItChecks(Ring):
     def add(self, *arguments: Any, **named: Any) -> int:
-        self._counters.inserted += 1
+        self._draws.stale_keys += 1
         key = super().add(*arguments, **named)
-        self._counters.inserted -= 1
+        self._draws.stale_keys -= 1
         return key
 
 

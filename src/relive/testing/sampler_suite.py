@@ -61,7 +61,7 @@ class SamplerTests(abc.ABC):
         for ring, rng in self._histories():
             for size in (1, 2, 7, 3 * _MOST_SLOTS):
                 if _can_draw(ring):
-                    slots, probabilities = ring.sampler._draw_checked(size, rng)
+                    slots, probabilities, _ = ring.sampler.draw(size, rng)
                     assert slots.shape == (size,), f"{size} draws are slots of shape {slots.shape}"
                     assert probabilities.shape == (size,), f"{size} draws are probabilities of {probabilities.shape}"
 
@@ -69,19 +69,19 @@ class SamplerTests(abc.ABC):
         """What was evicted, cleared or set ineligible is not drawn, unless it was set eligible again."""
         for ring, rng in self._histories():
             ring.check()
-            sampler, drawable = ring.sampler, ring.sampler._drawable()
+            sampler, drawable = ring.sampler, ring.sampler.drawable()
             assert sampler.anchors.is_eligible(drawable).all(), f"{drawable} count as drawable, not all are eligible"
             if _can_draw(ring):
-                slots = sampler._draw_checked(20, rng).slots
+                slots, *_ = sampler.draw(20, rng)
                 assert np.isin(slots, drawable).all(), f"{slots} were drawn, and drawable are only {drawable}"
 
     def test_a_draw_that_cannot_be_made_is_told_of(self) -> None:
         """`can_draw` returns whether `_draw` returns, or raises NotReadyError."""
         for ring, rng in self._histories():
             if ring.num_eligible and not ring.sampler.can_draw():
-                expectations.assert_raises(errors.NotReadyError, ring.sampler._draw_checked, 1, rng)
+                expectations.assert_raises(errors.NotReadyError, ring.sampler.draw, 1, rng)
             elif ring.num_eligible:
-                ring.sampler._draw_checked(1, rng)
+                ring.sampler.draw(1, rng)
 
     def test_a_single_anchor_is_drawn(self) -> None:
         """Whatever happened to the others."""
@@ -94,9 +94,9 @@ class SamplerTests(abc.ABC):
             keys = np.arange(capacity)
             for slot in rng.permutation(capacity):
                 ring.set_eligible(keys[keys != slot], False)
-                ring.sampler._catch_up()
+                ring.sampler.catch_up()
                 if _can_draw(ring):
-                    slots, probabilities = ring.sampler._draw_checked(3, rng)
+                    slots, probabilities, _ = ring.sampler.draw(3, rng)
                     assert slots.tolist() == [slot] * 3, f"{slots} were drawn, and {slot} alone is eligible"
                     assert np.allclose(probabilities, 1.0), f"{probabilities} are the probabilities of a single anchor"
                     drawn += 1
@@ -111,7 +111,7 @@ class SamplerTests(abc.ABC):
             others = told[~sampler.anchors.is_eligible(everywhere)]
             assert np.all(np.isnan(others) | (others == 0)), f"{others} are the probabilities of ineligible anchors"
             if _can_draw(ring):
-                slots, probabilities = sampler._draw_checked(50, rng)
+                slots, probabilities, _ = sampler.draw(50, rng)
                 assert np.all((probabilities > 0) & (probabilities <= 1 + 1e-9)), f"{probabilities} are not in (0, 1]"
                 reported = np.full(len(everywhere), np.nan)
                 reported[slots] = probabilities
@@ -130,11 +130,11 @@ class SamplerTests(abc.ABC):
                 self._change(ring, rng)
             for _ in range(9):
                 self._add(ring, rng, 1.0)
-            ring.sampler._catch_up()
+            ring.sampler.catch_up()
             counts = np.zeros(_MOST_SLOTS, np.int64)
             reported = np.zeros(_MOST_SLOTS)
             for size in [1, 2, 7, 100] * 100:
-                slots, probabilities = ring.sampler._draw_checked(size, rng)
+                slots, probabilities, _ = ring.sampler.draw(size, rng)
                 first = counts[slots] == 0
                 reported[slots[first]] = probabilities[first]
                 assert np.allclose(reported[slots], probabilities, 1e-9, 0), "a probability changes from draw to draw"
@@ -155,7 +155,7 @@ class SamplerTests(abc.ABC):
         for (ring, rng), (twin, twin_rng) in zip(self._histories(), self._histories(), strict=True):
             assert _can_draw(ring) == _can_draw(twin), "of two samplers with the same events, only one can draw"
             if _can_draw(ring):
-                draw, other = ring.sampler._draw_checked(5, rng), twin.sampler._draw_checked(5, twin_rng)
+                draw, other = ring.sampler.draw(5, rng), twin.sampler.draw(5, twin_rng)
                 assert np.array_equal(draw, other), f"{draw} was drawn, and {other} from the same generator state"
 
     def test_global_randomness_is_left_alone(self) -> None:
@@ -163,7 +163,7 @@ class SamplerTests(abc.ABC):
         with expectations.untouched_global_randomness():
             for ring, rng in self._histories():
                 if _can_draw(ring):
-                    ring.sampler._draw_checked(3, rng)
+                    ring.sampler.draw(3, rng)
 
     def test_it_belongs_to_one_buffer(self) -> None:
         """A second buffer refuses it, and the first one keeps it."""
@@ -222,7 +222,7 @@ class SamplerTests(abc.ABC):
             ring = self._ring(**settings)
             for _ in range(60):
                 self._change(ring, rng)
-                ring.sampler._catch_up()
+                ring.sampler.catch_up()
                 yield ring, draws
 
 

@@ -25,16 +25,16 @@ class BySlot(relive.PrioritizedSampler):
 class Even(relive.Sampler):
     """Draws only even slots, and reports their probabilities."""
 
-    def _drawable(self) -> arrays.Slots:
+    def drawable(self) -> arrays.Slots:
         return np.intersect1d(self.anchors.slots(), np.arange(0, self.anchors.capacity, 2))
 
     def can_draw(self) -> bool:
-        return len(self._drawable()) > 0
+        return len(self.drawable()) > 0
 
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         if not self.can_draw():
             raise errors.NotReadyError("no slot is even: add steps first")
-        return relive.Draw(rng.choice(self._drawable(), size), np.full(size, 1 / len(self._drawable())))
+        return relive.Draw(rng.choice(self.drawable(), size), np.full(size, 1 / len(self.drawable())))
 
 
 class Honest(relive.Sampler):
@@ -138,7 +138,7 @@ class StaysWithTheFirst(Honest):
         super()._added(slots)
         self.first = getattr(self, "first", slots[0])
 
-    def _draw_checked(self, size: int, rng: np.random.Generator) -> relive.Draw:
+    def _checked(self, draw: relive.Draw, size: int) -> relive.Draw:
         return relive.Draw(np.full(size, self.first), np.ones(size))
 
 
@@ -188,7 +188,7 @@ class DrawsFromPython(Honest):
 
 
 class BelongsToAll(Honest):
-    def _attach(self, anchors: anchors_lib.Anchors) -> None:
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
         self.anchors = anchors
         self._told = np.full(anchors.capacity, -1)
 
@@ -196,10 +196,10 @@ class BelongsToAll(Honest):
 class GoesOver(relive.UniformSampler):
     """Refuses a second buffer, but then draws for it."""
 
-    def _attach(self, anchors: anchors_lib.Anchors) -> None:
-        is_another = self._is_attached
+    def attach(self, anchors: anchors_lib.Anchors) -> None:
+        is_another = self.is_attached
         if not is_another:
-            super()._attach(anchors)
+            super().attach(anchors)
         self.anchors = anchors
         if is_another:
             raise errors.ArgumentError("sampler must belong to one buffer alone")
@@ -211,19 +211,15 @@ class GoesOver(relive.UniformSampler):
 SUITE = sampler_suite.SamplerTests
 BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
     SUITE.test_draws_are_of_the_size_that_was_asked_for: [
-        honest_with(_draw_checked=lambda self, size, rng: Honest._draw_checked(self, min(size, len(self.kept)), rng)),
-        honest_with(
-            _draw_checked=lambda self, *given: Honest._draw_checked(self, *given)._replace(slots=np.zeros(1, int))
-        ),
-        honest_with(
-            _draw_checked=lambda self, size, rng: relive.Draw(Honest._draw_checked(self, size, rng).slots, np.ones(1))
-        ),
+        honest_with(draw=lambda self, size, rng: Honest.draw(self, min(size, len(self.kept)), rng)),
+        honest_with(draw=lambda self, *given: (np.zeros(1, int), *Honest.draw(self, *given)[1:])),
+        honest_with(draw=lambda self, size, rng: (Honest.draw(self, size, rng)[0], np.ones(1), np.ones(size))),
     ],
     SUITE.test_draws_are_eligible_whatever_has_happened: [
         IGNORES_REMOVED,
-        type("Unchecked", (IGNORES_REMOVED,), {"_draw_checked": Honest._draw}),
-        honest_with(_drawable=lambda self: np.array(self.kept[len(self.kept) > 5 :], np.int64)),
-        honest_with(_drawable=lambda self: np.arange(self.anchors.capacity)),
+        type("Unchecked", (IGNORES_REMOVED,), {"_checked": lambda self, draw, size: draw}),
+        honest_with(drawable=lambda self: np.array(self.kept[len(self.kept) > 5 :], np.int64)),
+        honest_with(drawable=lambda self: np.arange(self.anchors.capacity)),
         IsOutOfOrder,
     ],
     SUITE.test_a_draw_that_cannot_be_made_is_told_of: [RefusesSilently, DrawsThoughItCannot],
@@ -237,7 +233,7 @@ BROKEN: dict[Callable[..., None], list[type[relive.Sampler]]] = {
         honest_with(probabilities=lambda self, slots: np.full(len(slots), 1 / max(len(self.kept), 1))),
         honest_with(probabilities=lambda self, slots: Honest.probabilities(self, slots) * 0.999),
         honest_with(
-            _draw_checked=lambda self, size, rng: relive.Draw(Honest._draw(self, size, rng).slots, np.full(size, 1.5)),
+            draw=lambda self, size, rng: (Honest._draw(self, size, rng).slots, np.full(size, 1.5), np.ones(size)),
             probabilities=lambda self, slots: np.full(len(slots), np.nan),
         ),
         Reports,

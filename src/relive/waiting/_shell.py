@@ -14,15 +14,16 @@ from typing import Any, ClassVar, Concatenate, Generic, NoReturn, ParamSpec, Pro
 from relive.buffers import column
 from relive.common import validation
 from relive.common import words
+from relive.limits import rate_limiters
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema as schema_lib
-from relive.waiting import rate_limiters
 from relive.windows import window as window_lib
 
 Batch = TypeVar("Batch")
 Batch_co = TypeVar("Batch_co", covariant=True)
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")
+Insert = TypeVar("Insert", bound=Callable[..., Any])
 
 
 class Sharable(rate_limiters.Rules, Protocol[Batch_co]):
@@ -44,6 +45,32 @@ def _passed_on(
 
     functools.update_wrapper(call, method)
     return call
+
+
+def inserting(wrapper: str, method: Callable[..., Any]) -> Callable[[Insert], Insert]:
+    """Return a decorator that names and documents an insert of a wrapper after the one of the wrapped buffer."""
+
+    def documented(insert: Insert) -> Insert:
+        insert.__name__, insert.__qualname__ = method.__name__, f"{wrapper}.{method.__name__}"
+        first, *_ = (method.__doc__ or "").split("\n\n")
+        insert.__doc__ = f"""{first}
+
+        Waits while the limiter holds inserts back, once for the whole call. See ColumnReplayBuffer.{method.__name__}.
+
+        Args:
+            values: The arguments of that method.
+            fields: The same by name, and the extras.
+
+        Raises:
+            SchemaError: A value does not fit its field, or an extra is missing or unknown.
+            ArgumentError: Another argument is invalid.
+            NotReadyError: The limiter held it back until the timeout, if there is one.
+            ClosedError: The buffer is closed, or was closed while waiting.
+            CheckpointError: The journal could not be written or synced.
+        """
+        return insert
+
+    return documented
 
 
 class Shell(abc.ABC, Generic[Batch]):

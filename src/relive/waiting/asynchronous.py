@@ -10,7 +10,7 @@ completely or not at all.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 import contextlib
 import os
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import numpy as np
 
 from relive import errors
+from relive.buffers import column
+from relive.buffers import prefetch
 from relive.common import arrays
 from relive.common import copies
 from relive.common import duplicates
 from relive.common import imports
 from relive.common import validation
+from relive.limits import gate
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.schema import casting
 from relive.waiting import _shell
-from relive.waiting import gate
-from relive.waiting import prefetch
 
 if TYPE_CHECKING:
     from relive.persistence import checkpoint
@@ -60,6 +61,16 @@ class AsyncBatches(duplicates.NeverCopied, Generic[Batch]):
         return await self._draw()
 
 
+def _inserting(method: Callable[..., Answer]) -> Callable[..., Coroutine[Any, Any, Answer]]:
+    """Return the coroutine that waits for the turn of `method` of the wrapped buffer, and calls it."""
+
+    @_shell.inserting("AsyncReplayBuffer", method)
+    async def insert(self: "AsyncReplayBuffer[Any]", /, *values: Any, **fields: Any) -> Answer:
+        return await self._insert(getattr(self._buffer, method.__name__), values, fields)
+
+    return insert
+
+
 class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     """An asyncio wrapper that shares a buffer between the tasks of an event loop.
 
@@ -69,6 +80,9 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
     coroutines that wait until a batch is available: something is eligible, the limiter allows it, a priority is not
     0, and max_times_sampled leaves enough draws; the same holds for `async for` over `batches`. `save` is a
     coroutine that writes in a thread. All other methods are plain calls and never wait.
+
+    Arrays are copied when an insert is called. With a journal that must be synced, it returns once its record is on
+    disk; concurrent calls share one sync. If the sync fails, or the call is cancelled meanwhile, the step stays stored.
 
     Inserts and samples wait in separate queues, first come, first served. A cancelled call has either happened
     completely or not at all. Every draw, and one in 32 inserts, yields to other tasks first.
@@ -111,51 +125,11 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
 
     # Coroutines.
 
-    async def add(self, *step: Any, **fields: Any) -> int:
-        """Add one step and return its key; waits while the limiter holds inserts back. See ColumnReplayBuffer.add.
-
-        Arrays are copied when the call begins. With a journal that must be synced, it returns once the step is on disk;
-        concurrent calls share one sync. If the sync fails, or the call is cancelled meanwhile, the step stays stored.
-
-        Args:
-            step: observation, action, reward, next_observation.
-            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
-
-        Raises:
-            SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: Another argument is invalid.
-            ClosedError: The buffer is closed, or was closed while waiting.
-            CheckpointError: The journal could not be written or synced.
-        """
-        return await self._insert(self._buffer.add, step, fields)
-
-    async def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Add one step to every stream and return their keys [S]; see ColumnReplayBuffer.extend.
-
-        Waits and raises like `add`; the arguments are those of that method.
-        """
-        return await self._insert(self._buffer.extend, steps, fields)
-
-    async def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
-        """Add a whole episode of T steps and return their keys [T]; see ColumnReplayBuffer.add_episode.
-
-        Waits and raises like `add`, once for the whole episode; the arguments are those of that method.
-        """
-        return await self._insert(self._buffer.add_episode, episode, fields)
-
-    async def add_steps(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Add T consecutive steps of one stream and return their keys [T]; see ColumnReplayBuffer.add_steps.
-
-        Waits and raises like `add`, once for all steps; the arguments are those of that method.
-        """
-        return await self._insert(self._buffer.add_steps, steps, fields)
-
-    async def add_episodes(self, *rows: Any, **fields: Any) -> arrays.Keys:
-        """Add many episodes in flat arrays and return the keys of their steps; see ColumnReplayBuffer.add_episodes.
-
-        Waits and raises like `add`, once for all steps; the arguments are those of that method.
-        """
-        return await self._insert(self._buffer.add_episodes, rows, fields)
+    add = _inserting(column.ColumnReplayBuffer.add)
+    extend = _inserting(column.ColumnReplayBuffer.extend)
+    add_episode = _inserting(column.ColumnReplayBuffer.add_episode)
+    add_episodes = _inserting(column.ColumnReplayBuffer.add_episodes)
+    add_steps = _inserting(column.ColumnReplayBuffer.add_steps)
 
     async def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.

@@ -9,8 +9,8 @@ import pytest
 
 import relive
 from relive import errors
+from relive.buffers import prefetch as prefetch_lib
 from relive.episodes import helpers_test
-from relive.waiting import prefetch as prefetch_lib
 from relive.waiting import waiting_test
 
 Call = Callable[[Any], Any]

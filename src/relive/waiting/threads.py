@@ -21,13 +21,14 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, overload
 import weakref
 
 from relive import errors
+from relive.buffers import column
+from relive.buffers import prefetch
 from relive.common import arrays
 from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.waiting import _shell
-from relive.waiting import prefetch
 
 Batch = TypeVar("Batch")
 Answer = TypeVar("Answer")
@@ -67,6 +68,18 @@ class SharedBatches(duplicates.NeverCopied, Generic[Batch]):
         The buffer stays open.
         """
         self._close()
+
+
+def _inserting(method: Callable[..., Answer]) -> Callable[..., Answer]:
+    """Return the method that blocks until `method` of the wrapped buffer may be called, and calls it."""
+
+    @_shell.inserting("ThreadSafeReplayBuffer", method)
+    def insert(self: "ThreadSafeReplayBuffer[Any]", /, *values: Any, **fields: Any) -> Answer:
+        may = getattr(self._buffer, "can_insert", None)  # A rollout has none: it never waits.
+        make: Callable[[], Answer] = functools.partial(getattr(self._buffer, method.__name__), *values, **fields)
+        return self._when_ready(make, may)
+
+    return insert
 
 
 class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
@@ -130,49 +143,11 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
 
     # Blocking calls.
 
-    def add(self, *step: Any, **fields: Any) -> int:
-        """Add one step and return its key; waits while the limiter holds inserts back. See ColumnReplayBuffer.add.
-
-        Args:
-            step: observation, action, reward, next_observation.
-            fields: The same by name; `terminated`, `truncated`, `stream`, and the extras.
-
-        Raises:
-            SchemaError: A value does not fit its field, or an extra is missing or unknown.
-            ArgumentError: Another argument is invalid.
-            NotReadyError: The limiter held it back until the timeout.
-            ClosedError: The buffer is closed, or was closed while waiting.
-        """
-        may = getattr(self._buffer, "can_insert", None)  # A rollout has none: it never waits.
-        return self._when_ready(lambda: self._buffer.add(*step, **fields), may)
-
-    def extend(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Add one step to every stream and return their keys [S]; see ColumnReplayBuffer.extend.
-
-        Waits and raises like `add`; the arguments are those of that method.
-        """
-        return self._when_ready(lambda: self._buffer.extend(*steps, **fields), self._buffer.can_insert)
-
-    def add_episode(self, *episode: Any, **fields: Any) -> arrays.Keys:
-        """Add a whole episode of T steps and return their keys [T]; see ColumnReplayBuffer.add_episode.
-
-        Waits and raises like `add`, once for the whole episode; the arguments are those of that method.
-        """
-        return self._when_ready(lambda: self._buffer.add_episode(*episode, **fields), self._buffer.can_insert)
-
-    def add_steps(self, *steps: Any, **fields: Any) -> arrays.Keys:
-        """Add T consecutive steps of one stream and return their keys [T]; see ColumnReplayBuffer.add_steps.
-
-        Waits and raises like `add`, once for all steps; the arguments are those of that method.
-        """
-        return self._when_ready(lambda: self._buffer.add_steps(*steps, **fields), self._buffer.can_insert)
-
-    def add_episodes(self, *rows: Any, **fields: Any) -> arrays.Keys:
-        """Add many episodes in flat arrays and return the keys of their steps; see ColumnReplayBuffer.add_episodes.
-
-        Waits and raises like `add`, once for all steps; the arguments are those of that method.
-        """
-        return self._when_ready(lambda: self._buffer.add_episodes(*rows, **fields), self._buffer.can_insert)
+    add = _inserting(column.ColumnReplayBuffer.add)
+    extend = _inserting(column.ColumnReplayBuffer.extend)
+    add_episode = _inserting(column.ColumnReplayBuffer.add_episode)
+    add_episodes = _inserting(column.ColumnReplayBuffer.add_episodes)
+    add_steps = _inserting(column.ColumnReplayBuffer.add_steps)
 
     def sample(self, batch_size: int, **options: Any) -> Batch:
         """Return exactly batch_size windows, drawn with replacement; waits until that is possible.

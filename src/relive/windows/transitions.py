@@ -119,7 +119,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             keys=keys,
             probabilities=probabilities,
             weights=weights,
-            extras=store.nest_extras(columns),
+            extras=store.nest_extras(columns) if store.has_extras else {},
         )
 
     def _chunks(self, store: steps.StepStore, slots: arrays.Ints, span: arrays.Ints) -> window.Columns:

@@ -14,10 +14,10 @@ from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.integrations.gymnasium import spaces
+from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.schema import casting
 from relive.schema import schema as schema_lib
-from relive.waiting import rate_limiters
 from relive.waiting import threads
 
 with imports.optional_dependency("gymnasium"):

@@ -20,7 +20,7 @@ import time
 from typing import Any, Self
 
 from relive import errors
-from relive.waiting import rate_limiters
+from relive.limits import rate_limiters
 
 
 def _always() -> bool:

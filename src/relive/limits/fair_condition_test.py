@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
+from relive.limits import gate
 from relive.testing import zoo
-from relive.waiting import gate
 
 settle = zoo.settle
 PATIENCE = 60.0

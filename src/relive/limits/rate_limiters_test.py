@@ -1,4 +1,5 @@
 import asyncio
+import functools
 import math
 from typing import Any
 
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 import pytest
 
 import relive
+from relive.limits import rate_limiters
 
 
 def test_min_size_counts_what_can_be_drawn() -> None:
@@ -191,3 +193,27 @@ async def test_no_limiter_lets_anybody_draw_from_nothing() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await buffer.sample_n_step(1, 1, 0.9)
+
+
+class Counts:
+    """Nine transitions of nine steps, one of which was drawn."""
+
+    inserted, sampled = 9, 1
+
+    def __len__(self) -> int:
+        return 9
+
+
+def answers(state: rate_limiters.LimiterState) -> tuple[bool, bool]:
+    """Return whether the limiter may hold a draw, and whether it lets one pass."""
+    return state.holds_samples, state.can_sample(1)
+
+
+def test_a_limiter_is_asked_where_it_may_hold_a_draw() -> None:
+    """Or where the answer is decided already."""
+    ratio = relive.SampleToInsertRatio(1.0, 1, 8.0)
+    for limiter, may_hold in ((None, False), (relive.MinSize(1), False), (relive.MinSize(2), True), (ratio, True)):
+        state = rate_limiters.LimiterState(limiter, Counts(), "capacity", 9)
+        assert answers(state) == (may_hold, True)
+        assert state.decided(False, functools.partial(answers, state)) == (True, False)
+        assert state.holds_samples is may_hold

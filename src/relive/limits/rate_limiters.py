@@ -90,7 +90,7 @@ class SampleToInsertRatio(RateLimiter):
     Raises:
         ArgumentError: A setting is invalid.
 
-    >>> from relive.waiting import rate_limiters
+    >>> from relive.limits import rate_limiters
     >>> limiter = rate_limiters.SampleToInsertRatio(ratio=4.0, min_size=100, error_buffer=64.0)
     >>> limiter.can_sample(32, size=100, inserted=100, sampled=0)
     True
@@ -233,9 +233,10 @@ class LimiterState:
         self.limits = Limits(limit_name, limit, max_times_sampled, steps_per_draw)
         self.limits.check(limiter)
         self.limiter = limiter
-        self._may_hold_inserts = self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
+        self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
         """Whether `can_insert` may answer False."""
-        self._may_hold_samples = type(limiter).can_sample is not MinSize.can_sample
+        self.holds_samples = type(limiter).can_sample is not MinSize.can_sample or limiter.min_size > 1
+        """Whether `can_sample` may answer False where something can be drawn."""
         self.counts = counts
         self._decision: bool | None = None
 
@@ -245,11 +246,12 @@ class LimiterState:
         With True, a caller that has asked is not refused after all. With False, the call checks its arguments, raises
         NotReadyError, and changes nothing.
         """
-        self._decision, self.holds_inserts = decision, True
+        before = self.holds_inserts, self.holds_samples
+        self._decision, self.holds_inserts, self.holds_samples = decision, True, True
         try:
             return call()
         finally:
-            self._decision, self.holds_inserts = None, self._may_hold_inserts
+            self._decision, (self.holds_inserts, self.holds_samples) = None, before
 
     def can_insert(self) -> bool:
         """Return whether a step may be inserted now."""
@@ -266,9 +268,7 @@ class LimiterState:
         size = len(counts)
         if size < self.limiter.min_size:
             return False
-        return not self._may_hold_samples or self.limiter.can_sample(
-            batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled
-        )
+        return self.limiter.can_sample(batch_size, size=size, inserted=counts.inserted, sampled=counts.sampled)
 
     def forgive(self) -> None:
         """Count enough samples as drawn for inserts to proceed, when the real number is unknown."""

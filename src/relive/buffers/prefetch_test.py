@@ -17,9 +17,9 @@ import pytest
 
 import relive
 from relive import errors
+from relive.buffers import prefetch
 from relive.storage import steps as steps_lib
 from relive.testing import zoo
-from relive.waiting import prefetch
 
 Buffer = relive.ColumnReplayBuffer[Any]
 PATIENCE = 60.0
