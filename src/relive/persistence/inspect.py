@@ -283,7 +283,7 @@ def _read_journal(found: Examination, progress: state_lib.Progress | None) -> No
 
 
 def _read_map(found: Examination, progress: state_lib.Progress | None) -> None:
-    with memmap.MemmapStorage(found.path, mode="r") as storage:
+    with memmap.reader(found.path) as storage:
         found.version = memmap.VERSION
         found.values = {"settings": {"schema": storage.schema._description(), "capacity": storage.capacity}}
         found.stats = {"generation": storage.generation, "is_dirty": storage.is_dirty}

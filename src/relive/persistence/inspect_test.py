@@ -161,7 +161,7 @@ def test_a_memory_map_says_what_it_is(tmp_path: pathlib.Path) -> None:
         said = relive.summary(path)
         assert said["stats"] == {"generation": 0, "is_dirty": True}
     said = relive.summary(path)
-    assert (said["kind"], said["class"], said["version"]) == ("memory map", None, 1)
+    assert (said["kind"], said["class"], said["version"]) == ("memory map", None, 2)
     assert (said["settings"], said["schema"]) == ({"capacity": 100}, SCHEMA._description())
     assert said["stats"] == {"generation": 1, "is_dirty": False}
     assert json.dumps(said, allow_nan=False)
@@ -170,9 +170,9 @@ def test_a_memory_map_says_what_it_is(tmp_path: pathlib.Path) -> None:
     for refuses in (relive.load, relive.repair):
         with pytest.raises(relive.CheckpointError, match=rule):
             refuses(path)
-    (path / "rows-0.bin").write_bytes(b"short")
+    (path / "rows-0.npy").write_bytes(b"short")
     for verifies in (relive.verify, relive.summary):
-        with pytest.raises(relive.CheckpointError, match=r"rows-0\.bin must be of \d+ bytes, got 5$"):
+        with pytest.raises(relive.CheckpointError, match=r"rows-0\.npy must be of \d+ bytes, got 5$"):
             verifies(path)
 
 
