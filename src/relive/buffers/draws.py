@@ -209,8 +209,7 @@ class Draws(duplicates.CopiedWhole):
         """Restore a state for the rows that the store has now; raise CheckpointError if it is invalid."""
         store, most, num_spent = self._store, self.max_times_sampled, 0
         slots = store.alive_slots()
-        flags = np.where(store.is_readable(slots), append.READABLE, 0).astype(np.uint8)
-        flags[given.booleans("barred", len(slots))] |= append.BARRED
+        flags = given.booleans("barred", len(slots)) * np.uint8(append.BARRED)
         if most is not None:
             times = given.integers("times_sampled", len(slots), 0, most)
             num_spent, num_drawn = int(np.count_nonzero(times == most)), int(times.sum())
@@ -220,7 +219,8 @@ class Draws(duplicates.CopiedWhole):
             flags[times == most] |= append.SPENT
             self._times[slots] = times
         self.num_spent = given.integer("num_spent", num_spent, num_spent if most is None else store.next_key)
-        store.flags[slots] |= flags
+        if flags.any():
+            store.flags[slots] |= flags
         self.anchors.recount(slots)
         self.sampler.load_state_dict(given.part("sampler"), slots)
         self.sampler._begin_telling(slots)

@@ -198,10 +198,11 @@ class Column:
             self._file.seek(self._start + start * self._row_bytes)
             for begin in range(0, len(memory), PIECE):
                 piece = memory[begin : begin + PIECE]
-                left = piece
-                while count := self._file.readinto(left):
-                    left = left[count:]
-                if left:
+                count = self._file.readinto(piece)
+                while 0 < count < len(piece):  # The system may read only part of it at a time.
+                    more = self._file.readinto(piece[count:])
+                    count = count + more if more else 0
+                if not count:
                     raise errors.CheckpointError(f"{self._label} ends early")
                 crc32 = zlib.crc32(piece, crc32)
         if start == self._position:

@@ -189,7 +189,7 @@ def test_impossible_states_of_priorities_are_refused(subtests: pytest.Subtests) 
         ({}, [2.0, np.nan, 1.0], "^array sampler/priorities must hold a number for each eligible anchor$"),
         ({}, [2.0, 1.0], "^array sampler/priorities must be of dtype float64 and shape"),
         ({"running_maximum": 0.5}, [0.0, 0.0, 0.0], "^sampler/running_maximum must be a finite float of at least 1.0"),
-        ({"running_maximum": 1e200}, [2.0, 1.0, 1.0], "^sampler cannot be as it was: priority of row 3 "),
+        ({"running_maximum": 1e200}, [2.0, 1.0, 1.0], "^sampler cannot be as it was: priority of row 0 "),
         ({"running_maximum": 1e200}, [2.0, 1e190, 1.0], "^sampler cannot be as it was: priority of row 1 "),
         ({"ticks": -1}, [2.0, 1.0, 1.0], "^sampler/ticks must be an integer in"),
     ]
