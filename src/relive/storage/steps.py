@@ -666,10 +666,11 @@ class StepStore(arrays_lib.Derived):
         self.num_view[append.FREE] = len(unused)
         self.episodes[append.OLDEST] = -1
         self.episodes[append.OLDEST][episodes[first][::-1]] = slots[first][::-1]
-        is_complete = (links >= 0) | (steps < self.complete_steps(np.arange(len(self.free))).take(episodes))
+        complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
+        is_complete = (links >= 0) | (steps < complete)
         flags = self.flags[run] & np.uint8(~(append.COMPLETE | append.READABLE) & 0xFF)
         flags |= is_complete * np.uint8(append.COMPLETE)
-        flags |= self._are_readable(steps, episodes) * np.uint8(append.READABLE)
+        flags |= self._are_readable(steps, episodes, complete) * np.uint8(append.READABLE)
         flags[(flags & append.READABLE) == 0] &= np.uint8(~append.FRESH & 0xFF)
         self.flags[run] = flags
 
@@ -732,12 +733,15 @@ class StepStore(arrays_lib.Derived):
 
     def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether a window may start at each of the rows in `slots` [k], worked out anew."""
-        return self._are_readable(self.steps_of(slots), self.episodes_of(slots))
-
-    def _are_readable(self, of_rows: arrays_lib.Ints, episodes: arrays_lib.Ints) -> arrays_lib.Bools:
-        """Return the same for rows that are those steps of those episodes [k]."""
-        older, lag, stride, pad = self._rule
+        episodes = self.episodes_of(slots)
         complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
+        return self._are_readable(self.steps_of(slots), episodes, complete)
+
+    def _are_readable(
+        self, of_rows: arrays_lib.Ints, episodes: arrays_lib.Ints, complete: arrays_lib.Ints
+    ) -> arrays_lib.Bools:
+        """Return the same for rows that are those steps of those episodes, which have so many complete ones [k]."""
+        older, lag, stride, pad = self._rule
         readable = of_rows + lag < complete
         if stride > 1:
             readable &= of_rows % stride == 0
