@@ -247,10 +247,9 @@ def _from_64(extra: bytes, named: str, *values: int) -> tuple[int, ...]:
 def _read(file: io.FileIO, start: int, count: int, label: str) -> bytes:
     """Return so many bytes from a place on."""
     raw = b""
-    with files.raising(label, "cannot be read"):
-        file.seek(start)
-        while len(raw) < count and (piece := file.read(count - len(raw))):
-            raw += piece
+    file.seek(start)
+    while len(raw) < count and (piece := file.read(count - len(raw))):
+        raw += piece
     if len(raw) < count:
         raise errors.CheckpointError(f"{label} ends early")
     return raw

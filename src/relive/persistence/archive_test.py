@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import contextlib
-import io
 import os
 import pathlib
 import struct
@@ -230,18 +229,6 @@ def test_a_directory_that_is_too_long_is_not_read(path: pathlib.Path, monkeypatc
     monkeypatch.setattr(archive, "_MOST_DIRECTORY_BYTES", 144)
     with pytest.raises(errors.CheckpointError, match="^x must have its directory of at most 144 bytes right before"):
         read(raw, path)
-
-
-def test_a_system_that_cannot_read_is_an_error() -> None:
-    class Broken(io.FileIO):
-        def seek(self, *_: int) -> int:
-            return 100
-
-        def read(self, *_: Any) -> bytes:
-            raise OSError("broken")
-
-    with Broken(os.devnull) as file, pytest.raises(errors.CheckpointError, match="^x cannot be read: broken$"):
-        archive.members_of(file, "x")
 
 
 def test_what_is_no_archive_has_no_first_member() -> None:

@@ -192,9 +192,10 @@ def opened(path: Path, *, progress: state_lib.Progress | None = None) -> Iterato
     with _opened(path) as (file, values, members, found):
         report = _Report(sum(member.nbytes for member in members), progress)
         label, columns = files_lib.named(path), {}
-        for member in members:
-            place, named = found[member.file], f"{label}/{member.file}"
-            columns[member.name] = npy.Column(member, file, place.start, named, place.crc32, report)
+        with files_lib.raising(path, "cannot be read"):
+            for member in members:
+                place, named = found[member.file], f"{label}/{member.file}"
+                columns[member.name] = npy.Column(member, file, place.start, named, place.crc32, report)
         yield {**values, "arrays": columns}
 
 
@@ -225,27 +226,34 @@ def _opened(
 ) -> Iterator[tuple[io.FileIO, dict[str, Any], list[npy.Member], dict[str, archive.Found]]]:
     """Yield the file at a path, the values of its state, its arrays, and its members."""
     label = files_lib.named(path)
-    named = f"{label}/{MANIFEST}"
     if os.path.isdir(path):
         raise errors.CheckpointError(f"{label} is a directory, {rule_of_directory(path)}")
     with files_lib.opened(path) as file:
-        head = file.read(HEAD_BYTES)
-        if not begins(head):
-            raise errors.CheckpointError(f"{label} is not a checkpoint{what_else(head)}")
-        _, content = archive.first_of(head)
-        if content.startswith(manifest.MARKER):  # Before what another version may do otherwise.
-            manifest.require_version(label, content, manifest.FORMAT, manifest.VERSION)
-        found = archive.members_of(file, label)
-        if found[MANIFEST].size > manifest.MOST_BYTES:
-            raise errors.CheckpointError(f"{named} must have at most {manifest.MOST_BYTES} bytes")
-        values, members = manifest.decoded(archive.contents(file, found[MANIFEST], named), named)
-        sizes = {MANIFEST: found[MANIFEST].size} | {member.file: member.size for member in members}
-        for name, size in sizes.items():
-            if name not in found:
-                raise errors.CheckpointError(f"{label}/{name} is missing")
-            if found[name].size != size:
-                raise errors.CheckpointError(f"{label}/{name} must have {size} bytes, got {found[name].size}")
-        for name in found:
-            if name not in sizes:
-                raise errors.CheckpointError(f"{archive.label_of(label, name)} is not in {MANIFEST}")
+        with files_lib.raising(path, "cannot be read"):
+            values, members, found = _read(file, label)
         yield file, values, members, found
+
+
+def _read(file: io.FileIO, label: str) -> tuple[dict[str, Any], list[npy.Member], dict[str, archive.Found]]:
+    """Return the values of the state in a file, its arrays, and its members."""
+    named = f"{label}/{MANIFEST}"
+    head = file.read(HEAD_BYTES)
+    if not begins(head):
+        raise errors.CheckpointError(f"{label} is not a checkpoint{what_else(head)}")
+    _, content = archive.first_of(head)
+    if content.startswith(manifest.MARKER):  # Before what another version may do otherwise.
+        manifest.require_version(label, content, manifest.FORMAT, manifest.VERSION)
+    found = archive.members_of(file, label)
+    if found[MANIFEST].size > manifest.MOST_BYTES:
+        raise errors.CheckpointError(f"{named} must have at most {manifest.MOST_BYTES} bytes")
+    values, members = manifest.decoded(archive.contents(file, found[MANIFEST], named), named)
+    sizes = {MANIFEST: found[MANIFEST].size} | {member.file: member.size for member in members}
+    for name, size in sizes.items():
+        if name not in found:
+            raise errors.CheckpointError(f"{label}/{name} is missing")
+        if found[name].size != size:
+            raise errors.CheckpointError(f"{label}/{name} must have {size} bytes, got {found[name].size}")
+    for name in found:
+        if name not in sizes:
+            raise errors.CheckpointError(f"{archive.label_of(label, name)} is not in {MANIFEST}")
+    return values, members, found

@@ -1,6 +1,7 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 import contextlib
 import errno
+import io
 import itertools
 import os
 import pathlib
@@ -21,6 +22,7 @@ from relive import errors
 from relive.persistence import archive_test
 from relive.persistence import checkpoint
 from relive.persistence import dtypes_test
+from relive.persistence import files
 from relive.persistence import journal_crash_test
 from relive.persistence import npy
 from relive.persistence import npy_test
@@ -547,3 +549,28 @@ def test_two_names_of_one_file_are_refused(tmp_path: pathlib.Path, monkeypatch: 
     monkeypatch.setattr(npy, "file_name", lambda name: "a.npy")
     with pytest.raises(errors.ArgumentError, match="^arrays must have names whose checksums differ: rename one$"):
         checkpoint.save(numbered(1), tmp_path / "state")
+
+
+@pytest.mark.parametrize("passing", [0, 1, 8])
+def test_a_file_that_the_system_cannot_read_is_an_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, passing: int
+) -> None:
+    left = passing
+
+    class Broken(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise OSError(errno.EIO, "broken")
+            return super().read(-1 if size is None else size)
+
+    @contextlib.contextmanager
+    def opened(path: str) -> Iterator[io.FileIO]:
+        with Broken(path) as file:
+            yield file
+
+    checkpoint.save(numbered(1), tmp_path / "state")
+    monkeypatch.setattr(files, "opened", opened)
+    with pytest.raises(errors.CheckpointError, match="state cannot be read: broken$"):
+        loaded(tmp_path / "state")
