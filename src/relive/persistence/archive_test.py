@@ -99,6 +99,17 @@ def test_large_members_and_places_are_in_zip64_fields(
         assert {name: other.read(name) for name in other.namelist()} == MEMBERS
 
 
+def test_numbers_of_the_limit_are_in_zip64_fields_already(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest number of 32 bits stands for them."""
+    extras = []
+    for limit in (3, 4, 34, 35):
+        monkeypatch.setattr(archive, "_LARGE_FROM", limit)
+        raw = written(path, {"a": b"one", "b": b""})
+        second = raw.rindex(b"PK\1\2")
+        extras.append((raw[28], *struct.unpack_from("<H", raw, second + 30)))
+    assert extras == [(20, 12), (0, 12), (0, 12), (0, 0)]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="the system makes no sparse files unasked")
 def test_a_member_of_five_gibibytes_is_found(path: pathlib.Path) -> None:
     """The file is sparse: nobody reads the contents."""
@@ -200,6 +211,7 @@ FORGED: list[tuple[Callable[[bytes], bytes], str]] = [
     (lambda raw: both(raw, 14, 16, "<L", 7), "x/b was changed: its CRC-32 must be 7, got "),
     (lambda raw: changed(raw, b"PK\5\6", 8, "<H", 3), "x must have its directory of at most"),
     (lambda raw: changed(changed(raw, b"PK\5\6", 8, "<H", 3), b"PK\5\6", 10, "<H", 3), "x must have 3 members in its"),
+    (lambda raw: changed(changed(raw, b"PK\5\6", 8, "<H", 1), b"PK\5\6", 10, "<H", 1), "x must have 1 members in its"),
     (lambda raw: changed(raw, b"PK\5\6", 4, "<H", 1), "x must have its directory of at most"),
     (lambda raw: changed(raw, b"PK\5\6", 6, "<H", 1), "x must have its directory of at most"),
     (lambda raw: changed(raw, b"PK\5\6", 12, "<L", 1), "x must have its directory of at most"),

@@ -106,7 +106,7 @@ def file_name(name: str) -> str:
     >>> npy.file_name("../RAM")
     '%2e%2e.RAM~84f3525f.npy'
     """
-    raw = name.encode()
+    raw = name.encode(errors="surrogatepass")
     text = re.sub(rb"[^0-9A-Za-z_/-]", lambda match: b"%%%02x" % match[0][0], raw).decode().replace("/", ".")
     if len(text) > _MOST_NAME_CHARACTERS or text != text.lower():
         text = f"{text[:_MOST_NAME_CHARACTERS]}~{zlib.crc32(raw):08x}"
