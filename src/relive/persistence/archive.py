@@ -11,10 +11,9 @@ byte is read as two things, and nothing can be hidden.
 """
 
 from collections.abc import Callable, Iterable
-import io
 import os
 import struct
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 import zlib
 
 from relive import errors
@@ -127,7 +126,7 @@ def first_of(head: bytes) -> tuple[str, bytes]:
     return head[_LOCAL.size : stop].decode("latin-1"), head[stop + extra :]
 
 
-def members_of(file: io.FileIO, label: str) -> dict[str, Found]:
+def members_of(file: BinaryIO, label: str) -> dict[str, Found]:
     """Return the members of an archive by name, in their order; raise CheckpointError, with `label`, if it is wrong."""
     entries, stop = _entries(file, label)
     at, found = 0, {}
@@ -148,7 +147,7 @@ def members_of(file: io.FileIO, label: str) -> dict[str, Found]:
     return found
 
 
-def contents(file: io.FileIO, found: Found, label: str) -> bytes:
+def contents(file: BinaryIO, found: Found, label: str) -> bytes:
     """Return the contents of a member."""
     raw = _read(file, found.start, found.size, label)
     if zlib.crc32(raw) != found.crc32:
@@ -167,7 +166,7 @@ class _Entry(NamedTuple):
     """What its local head must say, too: flags, method, time, date, CRC-32, and the length of its name."""
 
 
-def _entries(file: io.FileIO, label: str) -> tuple[list[_Entry], int]:
+def _entries(file: BinaryIO, label: str) -> tuple[list[_Entry], int]:
     """Return what the directory says, and where it begins."""
     size = file.seek(0, os.SEEK_END)
     tail = _read(file, max(0, size - _ENDS), min(size, _ENDS), label).rjust(_ENDS, b"\0")
@@ -221,7 +220,7 @@ def _entry(raw: bytes, at: int, label: str) -> tuple[_Entry, int]:
     return _Entry(name, place, size, crc32, (flags, method, time, date, crc32, length)), at + length + extra_length
 
 
-def _checked_head(file: io.FileIO, named: str, entry: _Entry) -> int:
+def _checked_head(file: BinaryIO, named: str, entry: _Entry) -> int:
     """Return the bytes of the local head of a member; raise CheckpointError unless it says what the directory does."""
     raw = _read(file, entry.place, _LOCAL.size + len(entry.name), named)
     kind, _, *head, stored, size, length, extra_length = _LOCAL.unpack_from(raw)
@@ -244,7 +243,7 @@ def _from_64(extra: bytes, named: str, *values: int) -> tuple[int, ...]:
     return tuple(next(large) if value == _SATURATED else value for value in values)
 
 
-def _read(file: io.FileIO, start: int, count: int, label: str) -> bytes:
+def _read(file: BinaryIO, start: int, count: int, label: str) -> bytes:
     """Return so many bytes from a place on."""
     raw = b""
     file.seek(start)
