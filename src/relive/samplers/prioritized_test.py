@@ -172,6 +172,18 @@ def state_of_three(**settings: Any) -> dict[str, Any]:
     return state
 
 
+def test_barred_rows_keep_their_priority_and_weigh_nothing() -> None:
+    for waits in (False, True):  # Where each row has a priority, and where one has none.
+        buffer = relive.PrioritizedReplayBuffer(4, seed=0, alpha=1.0)
+        keys = [buffer.add([0.0], 0, 0.0, None if waits and t == 2 else [0.0]) for t in range(3)]
+        buffer.update_priorities(keys[:2], [2.0, 3.0])
+        buffer.set_eligible(keys[0], False)
+        loaded = relive.PrioritizedReplayBuffer.from_state(buffer.state_dict())
+        loaded.check()
+        assert loaded.get_priorities(keys[:2]).tolist() == [2.0, 3.0]
+        assert loaded.sampler._tree.total == buffer.sampler._tree.total > 0
+
+
 def test_unrated_rows_are_saved_as_nan() -> None:
     state = state_of_three()
     priorities = state["arrays"]["sampler/priorities"]
