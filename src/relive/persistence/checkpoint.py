@@ -189,14 +189,42 @@ def opened(path: Path, *, progress: state_lib.Progress | None = None) -> Iterato
     """
     path = files_lib.absolute("path", path, "file")
     state_lib.check_progress(progress)
-    with _opened(path) as (file, values, members, found):
-        report = _Report(sum(member.nbytes for member in members), progress)
-        label, columns = files_lib.named(path), {}
+    label = files_lib.named(path)
+    if os.path.isdir(path):
+        raise errors.CheckpointError(f"{label} is a directory, {rule_of_directory(path)}")
+    with files_lib.opened(path) as file:
         with files_lib.raising(path, "cannot be read"):
+            values, members, found = _read(file, label)
+            report, columns = _Report(sum(member.nbytes for member in members), progress), {}
             for member in members:
                 place, named = found[member.file], f"{label}/{member.file}"
                 columns[member.name] = npy.Column(member, file, place.start, named, place.crc32, report)
         yield {**values, "arrays": columns}
+
+
+def _read(file: io.FileIO, label: str) -> tuple[dict[str, Any], list[npy.Member], dict[str, archive.Found]]:
+    """Return the values of the state in a file, its arrays, and its members."""
+    named = f"{label}/{MANIFEST}"
+    head = file.read(HEAD_BYTES)
+    if not begins(head):
+        raise errors.CheckpointError(f"{label} is not a checkpoint{what_else(head)}")
+    _, content = archive.first_of(head)
+    if content.startswith(manifest.MARKER):  # Before what another version may do otherwise.
+        manifest.require_version(label, content, manifest.FORMAT, manifest.VERSION)
+    found = archive.members_of(file, label)
+    size = found[MANIFEST].size
+    if size > manifest.MOST_BYTES:
+        raise errors.CheckpointError(f"{named} must have at most {manifest.MOST_BYTES} bytes, got {size}")
+    values, members = manifest.decoded(archive.contents(file, found[MANIFEST], named), named)
+    for member in members:
+        if member.file not in found:
+            raise errors.CheckpointError(f"{label}/{member.file} is missing")
+        if found[member.file].size != member.size:
+            rule = f"must have {member.size} bytes, got {found[member.file].size}"
+            raise errors.CheckpointError(f"{label}/{member.file} {rule}")
+    for name in found.keys() - {MANIFEST, *(member.file for member in members)}:
+        raise errors.CheckpointError(f"{archive.label_of(label, name)} is not in {MANIFEST}")
+    return values, members, found
 
 
 def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
@@ -216,44 +244,6 @@ def faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
 
 def read_manifest(path: str) -> tuple[dict[str, Any], list[npy.Member]]:
     """Return the state in a file without its arrays, and what these are; raise CheckpointError as `opened` does."""
-    with _opened(path) as (_, values, members, _):
-        return values, members
-
-
-@contextlib.contextmanager
-def _opened(
-    path: str,
-) -> Iterator[tuple[io.FileIO, dict[str, Any], list[npy.Member], dict[str, archive.Found]]]:
-    """Yield the file at a path, the values of its state, its arrays, and its members."""
-    label = files_lib.named(path)
-    if os.path.isdir(path):
-        raise errors.CheckpointError(f"{label} is a directory, {rule_of_directory(path)}")
-    with files_lib.opened(path) as file:
-        with files_lib.raising(path, "cannot be read"):
-            values, members, found = _read(file, label)
-        yield file, values, members, found
-
-
-def _read(file: io.FileIO, label: str) -> tuple[dict[str, Any], list[npy.Member], dict[str, archive.Found]]:
-    """Return the values of the state in a file, its arrays, and its members."""
-    named = f"{label}/{MANIFEST}"
-    head = file.read(HEAD_BYTES)
-    if not begins(head):
-        raise errors.CheckpointError(f"{label} is not a checkpoint{what_else(head)}")
-    _, content = archive.first_of(head)
-    if content.startswith(manifest.MARKER):  # Before what another version may do otherwise.
-        manifest.require_version(label, content, manifest.FORMAT, manifest.VERSION)
-    found = archive.members_of(file, label)
-    if found[MANIFEST].size > manifest.MOST_BYTES:
-        raise errors.CheckpointError(f"{named} must have at most {manifest.MOST_BYTES} bytes")
-    values, members = manifest.decoded(archive.contents(file, found[MANIFEST], named), named)
-    sizes = {MANIFEST: found[MANIFEST].size} | {member.file: member.size for member in members}
-    for name, size in sizes.items():
-        if name not in found:
-            raise errors.CheckpointError(f"{label}/{name} is missing")
-        if found[name].size != size:
-            raise errors.CheckpointError(f"{label}/{name} must have {size} bytes, got {found[name].size}")
-    for name in found:
-        if name not in sizes:
-            raise errors.CheckpointError(f"{archive.label_of(label, name)} is not in {MANIFEST}")
-    return values, members, found
+    with opened(path) as state:
+        columns = state.pop("arrays")
+        return state, [column.member for column in columns.values()]

@@ -160,7 +160,7 @@ class Column:
     def __init__(
         self, member: Member, file: io.FileIO, start: int, label: str, crc32: int, report: Callable[[int], None]
     ) -> None:
-        self.dtype, self.shape = member.dtype, member.shape
+        self.member, self.dtype, self.shape = member, member.dtype, member.shape
         self._file, self._label, self._expected_crc32, self._report = file, label, crc32, report
         self._start, self._nbytes = start + len(member.header), member.nbytes
         self._row_bytes = self._nbytes // max(self.shape[0], 1)
