@@ -115,6 +115,15 @@ def test_older_ones_are_kept(tmp_path: pathlib.Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".state.lock", "state", "state.1"]
 
 
+def test_older_ones_are_copied_where_there_are_no_links(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "link", posix_test.failing(errno.EPERM))
+    for number in range(4):
+        checkpoint.save(numbered(number), tmp_path / "state", keep=3)
+    assert numbers_of(tmp_path) == {"state": 3, "state.1": 2, "state.2": 1}
+
+
 def test_what_is_open_stays_readable_while_it_is_replaced(tmp_path: pathlib.Path) -> None:
     checkpoint.save(numbered(1), tmp_path / "state")
     with checkpoint.opened(tmp_path / "state") as state:
