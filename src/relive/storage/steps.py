@@ -654,7 +654,7 @@ class StepStore(arrays_lib.Derived):
 
     def _work_out(self) -> None:
         """Work out anew what follows from places, links and episodes: flags of rows, the oldest ones, free numbers."""
-        slots, run = self.alive_slots(), append.run_from(self.oldest_key, len(self), self.capacity)
+        run = append.run_from(self.oldest_key, len(self), self.capacity)
         self.following[self.last[self.last >= 0]] = -1
         places, links = self.places[run], self.following[run]
         episodes, steps = places >> append.EPISODE, places & append.STEP
@@ -665,7 +665,7 @@ class StepStore(arrays_lib.Derived):
         self.free[: len(unused)] = unused[::-1]
         self.num_view[append.FREE] = len(unused)
         self.episodes[append.OLDEST] = -1
-        self.episodes[append.OLDEST][episodes[first][::-1]] = slots[first][::-1]
+        self.episodes[append.OLDEST][episodes[first][::-1]] = (self.oldest_key + first[::-1]) % self.capacity
         complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
         is_complete = (links >= 0) | (steps < complete)
         flags = self.flags[run] & np.uint8(~(append.COMPLETE | append.READABLE) & 0xFF)
