@@ -39,14 +39,9 @@ MANIFEST = "manifest.json"
 HEAD_BYTES = 256
 """So many bytes tell whether a file is a checkpoint, and of which version."""
 _OLDER = "read it with an older relive"
-_OTHERS = {
-    b"PK": "another zip archive, such as a .npz file",
-    b"\x89HDF": "an HDF5 file",
-    b"\x93NUMPY": "a .npy file",
-    b"PAR1": "a Parquet file",
-    b"\x80": "a pickle",
-}
-"""What files that relive did not write begin with."""
+FOREIGN = "docs/guides/my_file.md tells how to read files of other libraries"
+_BEGINNINGS = {b"\x89HDF": "an HDF5 file", b"PK": "a zip file, such as .npz", b"\x93NUMPY": ".npy", b"\x80": "a pickle"}
+"""How files of others begin, which hold steps often."""
 
 
 # Saving.
@@ -153,10 +148,11 @@ def begins(head: bytes) -> bool:
     return archive.first_of(head)[0] == MANIFEST
 
 
-def what_else(head: bytes) -> str:
-    """Return what a file that begins with those bytes is besides, and where to read on, if that is known."""
-    kind = next((kind for begin, kind in _OTHERS.items() if head.startswith(begin)), None)
-    return "" if kind is None else f" but {kind}: the guide on datasets tells what relive reads"
+def refuse_foreign(label: str, head: bytes) -> None:
+    """Raise CheckpointError, which names the page, for a file in a format in which other libraries keep steps."""
+    form = next((form for start, form in _BEGINNINGS.items() if head.startswith(start)), None)
+    if form is not None and not begins(head):
+        raise errors.CheckpointError(f"{label} is {form} and not of relive: {FOREIGN}")
 
 
 def rule_of_directory(path: str) -> str:
@@ -207,7 +203,8 @@ def _read(file: io.FileIO, label: str) -> tuple[dict[str, Any], list[npy.Member]
     named = f"{label}/{MANIFEST}"
     head = file.read(HEAD_BYTES)
     if not begins(head):
-        raise errors.CheckpointError(f"{label} is not a checkpoint{what_else(head)}")
+        refuse_foreign(label, head)
+        raise errors.CheckpointError(f"{label} is not a checkpoint")
     _, content = archive.first_of(head)
     if content.startswith(manifest.MARKER):  # Before what another version may do otherwise.
         manifest.require_version(label, content, manifest.FORMAT, manifest.VERSION)

@@ -492,7 +492,7 @@ OTHERS: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     ),
     (
         lambda members: members.update({"manifest.json": members.pop("manifest.json")}),
-        r"state is not a checkpoint but another zip archive, such as a \.npz file: the guide on datasets tells .*",
+        r"state is a zip file, such as \.npz and not of relive: docs/guides/my_file\.md tells .*",
     ),
     (
         lambda members: members.update({"manifest.json": members["manifest.json"].replace(b'n": 2', b'n": 3')}),
@@ -529,11 +529,10 @@ def test_an_archive_with_other_members_is_refused(tmp_path: pathlib.Path, subtes
 
 def test_what_is_no_checkpoint_says_what_it_is(tmp_path: pathlib.Path, subtests: pytest.Subtests) -> None:
     path = tmp_path / "x"
-    read_on = ": the guide on datasets tells what relive reads$"
+    read_on = r" and not of relive: docs/guides/my_file\.md tells how to read files of other libraries$"
     for head, what in [
-        (b"\x89HDF\r\n", "not a checkpoint but an HDF5 file" + read_on), (b"", "not a checkpoint$"),
-        (b"\x93NUMPY", r"not a checkpoint but a \.npy file" + read_on), (b"letter", "not a checkpoint$"),
-        (b"PAR1", "not a checkpoint but a Parquet file" + read_on), (b"\x80\4", "not a checkpoint but a pickle"),
+        (b"\x89HDF\r\n", "an HDF5 file" + read_on), (b"\x93NUMPY", r"\.npy" + read_on), (b"", "not a checkpoint$"),
+        (b"letter", "not a checkpoint$"), (b"\x80\4", "a pickle" + read_on), (b"PK\3\4", "a zip file, such as"),
     ]:  # fmt: skip
         with subtests.test(head=head):
             path.write_bytes(head)

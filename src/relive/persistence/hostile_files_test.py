@@ -659,7 +659,10 @@ def test_what_is_no_checkpoint_says_so(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(dtypes_test.saved(np.zeros(3)))
     (tmp_path / "dangling").symlink_to("nowhere")
     (tmp_path / "empty").mkdir()
-    rules = {"empty": "is a directory, and a checkpoint is a file", "file": r"is not a checkpoint but a \.npy file: .*"}
+    rules = {
+        "empty": "is a directory, and a checkpoint is a file",
+        "file": r"is \.npy and not of relive: docs/guides/my_file\.md .*",
+    }
     rules |= dict.fromkeys(("missing", "dangling"), "does not exist")
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")

@@ -13,9 +13,7 @@ _MAP_MANIFEST = "storage.json"
 PARQUET = b"PAR1"
 """How a Parquet file begins and ends."""
 STEPS_ALONE = "holds steps and no buffer: relive.integrations.arrow.add_parquet adds them to one"
-FOREIGN = "docs/guides/my_file.md tells how to read files of other libraries"
-_BEGINNINGS = {b"\x89HDF": "an HDF5 file", b"PK": "a zip file, such as .npz", b"\x93NUMPY": ".npy", b"\x80": "a pickle"}
-"""How files of others begin, which hold steps often."""
+FOREIGN = checkpoint.FOREIGN
 _MOST_NAMED = 3
 
 
@@ -43,7 +41,7 @@ def kind_of(path: str) -> Kind:
             return Kind.PARQUET
         if is_of_journal(os.path.basename(path)):
             raise errors.CheckpointError(f"{label} is a part of a journal: name the directory that it is in")
-        refuse_foreign(path)
+        checkpoint.refuse_foreign(label, head)
         raise errors.CheckpointError(f"{label} is not a checkpoint")
     with files.raising(path, "cannot be read"), files.Directory(path, follow=True) as directory:
         names = sorted(directory.names())
@@ -73,10 +71,7 @@ def kind_of_buffer(path: str) -> Kind:
 def refuse_foreign(place: str) -> None:
     """Raise CheckpointError, which names the page, for a file in a format in which other libraries keep steps."""
     with files.opened(place) as file, files.raising(place, "cannot be read"):
-        head = file.read(checkpoint.HEAD_BYTES)
-    form = next((form for start, form in _BEGINNINGS.items() if head.startswith(start)), None)
-    if form is not None and not checkpoint.begins(head):
-        raise errors.CheckpointError(f"{files.named(place)} is {form} and not of relive: {FOREIGN}")
+        checkpoint.refuse_foreign(files.named(place), file.read(checkpoint.HEAD_BYTES))
 
 
 def is_of_journal(name: str) -> bool:
