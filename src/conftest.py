@@ -73,7 +73,7 @@ CASES_BY_DAY = {
     "half_done_test.py::test_a_load_that_runs_out_of_memory_has_changed_nothing": 2,
     "integrations/pettingzoo_test.py::test_a_thousand_random_games_are_stored_as_in_the_log": 1,
     "joint/buffer_test.py::test_extend_stores_the_bytes_that_add_stores": 3,
-    "persistence/checkpoint_test.py::test_a_crash_at_any_step_leaves_the_old_one_or_the_new_one": 1,
+    "persistence/checkpoint_test.py::test_a_crash_at_any_call_leaves_the_old_one_or_the_new_one": 1,
     "persistence/codec_test.py::test_memory_is_a_small_multiple_of_the_content": 3,
     "persistence/format_test.py::test_a_journal_of_columns_is_read_from_the_page_alone": 4,
     "persistence/format_test.py::test_a_checkpoint_of_columns_is_read_from_the_page_alone": 4,

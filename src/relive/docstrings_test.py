@@ -10,6 +10,7 @@ import pytest
 import relive
 from relive import errors
 from relive.common import validation
+from relive.storage import memmap
 from relive.storage import ragged
 from relive.testing import zoo
 
@@ -66,7 +67,7 @@ def test_a_temporary_map_that_nothing_can_hold_is_refused(tmp_path: pathlib.Path
 def test_a_reader_sees_that_its_map_is_being_written(tmp_path: pathlib.Path) -> None:
     with relive.MemmapStorage(tmp_path / "rows", ROW, 4) as rows:
         rows.write(0, {"observation": np.array(b"a"), "action": np.array(0), "reward": np.array(0.0)})
-        with relive.MemmapStorage(tmp_path / "rows", mode="r") as reader:
+        with memmap.reader(str(tmp_path / "rows")) as reader:
             assert reader.was_dirty
 
 

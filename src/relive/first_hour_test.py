@@ -238,11 +238,6 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         errors.ArgumentTypeError,
         "EpisodeReplayBuffer is not indexed: use sample_n_step",
     ),
-    "a file to save to": (
-        lambda: ring().save("steps.npz"),
-        errors.ArgumentError,
-        "path must be a directory, got 'steps.npz': a checkpoint is one, so leave .npz out",
-    ),
     **{
         f"the truth of a {name}": (
             truth_of(make),

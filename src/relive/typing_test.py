@@ -220,6 +220,8 @@ def test_episodes_and_limiters_are_typed() -> None:
 def test_functions_for_saved_files_are_typed(tmp_path: pathlib.Path) -> None:
     relive.RingReplayBuffer(10).save(tmp_path / "buffer")
     assert_type(relive.summary(tmp_path / "buffer"), dict[str, Any])
-    repair = relive.repair(str(tmp_path / "buffer"), drop_damaged=True)
-    assert_type(repair.renamed, tuple[tuple[str, str], ...])
-    assert_type(repair.num_records, int | None)
+    with relive.Journal(tmp_path / "journal") as journal:
+        relive.RingReplayBuffer(10).attach(journal)
+    repair = relive.repair(str(tmp_path / "journal"), drop_damaged=True)
+    assert_type(repair.set_aside, tuple[str, ...])
+    assert_type(repair.num_records, int)

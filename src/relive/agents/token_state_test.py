@@ -250,8 +250,9 @@ def test_tokens_are_read_from_the_page_of_the_format(tmp_path: pathlib.Path) -> 
     """As `docs/format.md` has it."""
     buffer = zoo.worked(TOKENS.make, 5)
     buffer.save(tmp_path / "tokens")
-    state = json.loads((tmp_path / "tokens" / "manifest.json").read_bytes())
-    arrays = {name: np.load(tmp_path / "tokens" / each["file"]) for name, each in state["arrays"].items()}
+    with np.load(tmp_path / "tokens") as members:
+        state = json.loads(members["manifest.json"])
+        arrays = {name: members[each["file"]] for name, each in state["arrays"].items()}
     stats = buffer.get_stats()
     assert state["class"] == "TokenReplayBuffer"
     assert state["counters"]["appended"] == stats.appended

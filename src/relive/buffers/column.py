@@ -796,13 +796,14 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         keep: int = 1,
         progress: state.Progress | None = None,
     ) -> None:
-        """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
+        """Save the buffer as a checkpoint, one file, replacing an older checkpoint at the same path.
 
-        The checkpoint is written beside `path`, synced to disk and renamed, so a reader finds either the old or the new
-        one, complete, even after a crash. Memory use is one chunk of a column, 16 MiB.
+        The file is a zip archive, of which `np.load` shows the arrays. It is written beside `path`, synced to disk and
+        renamed, so a reader finds either the old one or the new one, complete, even after a crash. Memory use is
+        one chunk of a column, 16 MiB.
 
         Args:
-            path: The directory: must be missing, empty, or a checkpoint.
+            path: The file: must be missing, empty, or a checkpoint. No suffix is added.
             copy_rows: Whether to copy the rows into the checkpoint. If False, which requires a MemmapStorage, they stay
                 in its files and are flushed: the checkpoint is valid until the next step is written, and is loaded with
                 `storage=MemmapStorage(...)`.

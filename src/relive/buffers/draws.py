@@ -167,8 +167,7 @@ class Draws(duplicates.CopiedWhole):
         self.sampled = counters.integer("sampled", 0, state_lib.MOST)
         self.stale_keys = counters.integer("stale_keys", 0, state_lib.MOST)
         slots = store.alive_slots()
-        flags = np.where(store.is_readable(slots), append.READABLE, 0).astype(np.uint8)
-        flags[given.booleans("barred", len(slots))] |= append.BARRED
+        flags = given.booleans("barred", len(slots)) * np.uint8(append.BARRED)
         if self.limited is None:
             given.integer("num_spent", 0, 0)
         else:
@@ -181,7 +180,8 @@ class Draws(duplicates.CopiedWhole):
             flags[is_spent] |= append.SPENT
             self.limited.load(times, slots)
             self.limited.num_spent = given.integer("num_spent", int(np.count_nonzero(is_spent)), store.next_key)
-        store.flags[slots] |= flags
+        if flags.any():
+            store.flags[slots] |= flags
         self.anchors.recount(slots)
         self.sampler.restore(given.part("sampler"), slots)
 

@@ -20,10 +20,10 @@ import relive
 _EXAMPLES = """examples:
   relive demo                    watch a network learn
   relive bench --quick           compare installed libraries
-  relive inspect replay          show what is in it
-  relive verify replay           check its integrity
-  relive repair replay           clean up after a crash
-  relive convert replay steps.parquet
+  relive inspect buffer.relive   show what is in it
+  relive verify buffer.relive    check its integrity
+  relive repair journal          clean up after a crash
+  relive convert buffer.relive steps.parquet
 
 `relive COMMAND --help` says more. Exit codes: 0 success,
 1 failure, or something is broken, 2 wrong arguments,
@@ -48,14 +48,14 @@ result is checked: a fast wrong one is reported as wrong.
 """
 
 _CONVERT_EXAMPLES = """examples:
-  relive convert replay steps.parquet
-  relive convert steps.parquet replay
-  relive convert minari:D4RL/pen/human-v2 replay
+  relive convert buffer.relive steps.parquet
+  relive convert steps.parquet buffer.relive
+  relive convert minari:D4RL/pen/human-v2 buffer.relive
 
 FROM is recognised by its contents, TO by its name:
-minari:ID, FILE.parquet, or a directory: one that exists, or
-a name without an ending or with a slash at the end. Minari
-finds what was fetched with `minari download ID`.
+minari:ID, FILE.parquet, or FILE.relive, which may also have
+no ending. Minari finds what was fetched with
+`minari download ID`.
 Priorities and counters are kept in checkpoints alone.
 Parquet needs the extra "arrow", Minari datasets the
 extra "minari".
@@ -188,20 +188,20 @@ def _add_saved(commands: Any) -> None:
         "verify",
         help="check the integrity of a checkpoint or a journal; exit code 0 or 1",
         description="Reads all of a checkpoint or a journal, loads the buffer, and says that it is whole or names "
-        "every broken file. It changes nothing. The rows of a memory map or a Parquet file are not read.",
+        "every broken part. It changes nothing. The rows of a memory map or a Parquet file are not read.",
     )
     repair = commands.add_parser(
         "repair",
-        help="clean up a checkpoint or a journal after a crash",
-        description="Restores the name of a checkpoint and deletes incomplete ones beside it; cuts a torn record off a "
-        "journal. Damaged data are never deleted. A second repair finds nothing to do.",
+        help="clean up a journal after a crash",
+        description="Cuts a torn record off a journal. Damaged data are never deleted. A second repair finds nothing "
+        "to do. A checkpoint needs none: a crash leaves the old one or the new one.",
     )
     for name, command in {"inspect": inspect, "verify": verify, "repair": repair}.items():
         command.set_defaults(run=f"relive.cli.saved:{name}")
-        command.add_argument("path", metavar="PATH", help="the directory of a checkpoint or a journal")
+        command.add_argument("path", metavar="PATH", help="the file of a checkpoint or the directory of a journal")
     for command in (inspect, verify):
         command.add_argument("--json", action="store_true", help="print one JSON object instead of words")
-    inspect.add_argument("--files", action="store_true", help="show the files of a checkpoint, too")
+    inspect.add_argument("--files", action="store_true", help="show the arrays of a checkpoint, too")
     damaged = "let a damaged journal end before the damage; the files with the rest stay in it, as FILE.damaged"
     repair.add_argument("--drop-damaged", action="store_true", help=damaged)
 
@@ -216,7 +216,7 @@ def _add_convert(commands: Any) -> None:
     )
     convert.set_defaults(run="relive.cli.convert:run")
     convert.add_argument("source", metavar="FROM", help="a checkpoint, a journal, a Parquet file, or minari:ID")
-    convert.add_argument("target", metavar="TO", help="a directory, FILE.parquet, or minari:ID; its parent must exist")
+    convert.add_argument("target", metavar="TO", help="FILE.relive, FILE.parquet, or minari:ID; its parent must exist")
     convert.add_argument(
         "--overwrite", action="store_true", help="replace what relive wrote at TO before, once the new one is whole"
     )

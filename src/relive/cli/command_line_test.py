@@ -29,7 +29,7 @@ def exit_code(*arguments: str) -> int:
 def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code() == exit_code("--help") == 0
     text = capsys.readouterr().out
-    assert text.count("relive convert replay steps.parquet") == text.count("130 interrupted") == 2
+    assert text.count("relive convert buffer.relive steps.parquet") == text.count("130 interrupted") == 2
     assert exit_code("demo", "--help") == 0
     assert "--actors" in capsys.readouterr().out
 
@@ -136,7 +136,6 @@ def test_ctrl_c_while_something_is_read_is_one_line(
         pytest.importorskip("pyarrow")
     examples.prioritized().save("replay")
     monkeypatch.setattr(places, "kind_of", interrupt)
-    monkeypatch.setattr(places, "read_manifest", interrupt)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # In the background a shell ignores it.
     try:
         assert exit_code(command, "replay", *(["steps.parquet"] if command == "convert" else [])) == 130
@@ -219,4 +218,4 @@ def test_help_waits_for_no_library() -> None:
     script = "import sys; from relive.cli import command_line; command_line.main([]); sys.exit('numpy' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert ended.returncode == 0
-    assert re.search("^  relive inspect replay", ended.stdout, re.M)
+    assert re.search("^  relive inspect buffer", ended.stdout, re.M)

@@ -1,6 +1,6 @@
 """`relive convert`: carries the steps of a checkpoint, a Parquet file or a Minari dataset over to another of the three.
 
-    checkpoint, journal ─┐                         ┌─ checkpoint
+    checkpoint, journal ─┐                         ┌─ FILE.relive, a checkpoint
     Parquet file         ├──> a buffer in memory ──┤  FILE.parquet
     minari:ID           ─┘                         └─ minari:ID
 
@@ -22,6 +22,7 @@ from relive.cli import command_line
 from relive.cli import formatting
 from relive.cli import terminal
 from relive.common import imports
+from relive.persistence import checkpoint
 from relive.persistence import files
 from relive.persistence import inspect
 from relive.persistence import places
@@ -39,7 +40,8 @@ AnyBuffer: TypeAlias = "column.ColumnReplayBuffer[Any]"
 
 _MINARI = "minari:"
 _PARQUET = ".parquet"
-_FORMS = f"a directory, FILE{_PARQUET} or {_MINARI}ID"
+_CHECKPOINT = ".relive"
+_FORMS = f"FILE{_CHECKPOINT}, FILE{_PARQUET} or {_MINARI}ID"
 _SEPARATORS = (os.sep, os.altsep or os.sep)
 
 
@@ -77,7 +79,7 @@ def _kind_of_source(options: argparse.Namespace) -> Kind:
     """Return the kind of FROM, by its content and not by its name."""
     if options.source.startswith(_MINARI):
         return Kind.MINARI
-    found = places.kind_of(files.absolute("FROM", options.source))
+    found = places.kind_of(files.absolute("FROM", options.source, files.ANY))
     return Kind.PARQUET if found is places.Kind.PARQUET else Kind.CHECKPOINT
 
 
@@ -86,13 +88,11 @@ def _kind_of_target(options: argparse.Namespace) -> Kind:
     text = options.target
     if text.startswith(_MINARI):
         return Kind.MINARI
-    ending = pathlib.PurePath(text).suffix
-    if not ending or text.endswith(_SEPARATORS) or os.path.isdir(text):
-        return Kind.CHECKPOINT
-    if ending.lower() != _PARQUET:
-        rule = f"TO must be {_FORMS} (a new directory has no ending, or ends with a slash)"
-        options.parser.error(f"{rule}, got {text!r}{command_line.hint(ending, [_PARQUET])}")
-    return Kind.PARQUET
+    ending = pathlib.PurePath(text).suffix.lower()
+    if ending not in (_PARQUET, _CHECKPOINT, "") or text.endswith(_SEPARATORS):
+        rule = f"TO must be {_FORMS} (a checkpoint may have no ending)"
+        options.parser.error(f"{rule}, got {text!r}{command_line.hint(ending, [_PARQUET, _CHECKPOINT])}")
+    return Kind.PARQUET if ending == _PARQUET else Kind.CHECKPOINT
 
 
 def _check(options: argparse.Namespace, source: Kind, target: Kind) -> None:
@@ -113,11 +113,11 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
     """Raise an error if TO cannot be made where it is, or something is there that is not to be replaced."""
     if target is Kind.MINARI:
         return
-    path = files.absolute("TO", options.target, "file" if target is Kind.PARQUET else "directory in another")
+    path = files.absolute("TO", options.target, "file")
     label = files.named(path)
     if not os.path.isdir(os.path.dirname(path)):
         raise errors.ArgumentError(f"{label} cannot be made: {files.named(os.path.dirname(path))} is not a directory")
-    if not options.overwrite and os.path.lexists(files.newest(path) if target is Kind.CHECKPOINT else path):
+    if not options.overwrite and os.path.lexists(path):
         raise errors.ArgumentError(f"{label} exists: name another path, or pass --overwrite")
     older = places.older(path) if target is Kind.CHECKPOINT else []
     if older:
@@ -127,7 +127,7 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
 
 def _read(options: argparse.Namespace, source: Kind, show: state.Progress | None) -> AnyBuffer:
     if source is Kind.CHECKPOINT:
-        return _saved(files.absolute("FROM", options.source), show)
+        return _saved(files.absolute("FROM", options.source, files.ANY), show)
     if source is Kind.PARQUET:
         said = arrow_lib.describe(options.source)
         buffer = _new(options, said.schema, said.num_steps, said.streams)
@@ -147,7 +147,7 @@ def _new(options: argparse.Namespace, schema: relive.Schema, num_steps: int, str
         name, capacity = "--capacity", options.capacity or least
         buffer: AnyBuffer = relive.RingReplayBuffer(max(capacity, streams), schema, streams=streams, seed=0)
     else:
-        buffer = _like(files.absolute("--like", options.like))
+        buffer = _like(files.absolute("--like", options.like, files.ANY))
         name, capacity = f"the capacity of --like {formatting.plain(options.like)}", buffer.capacity
     if capacity < least:
         needs = f"{formatting.counted(num_steps, 'step')} of {formatting.counted(streams, 'stream')}"
@@ -172,7 +172,8 @@ def _saved(path: str, show: state.Progress | None) -> AnyBuffer:
         found = inspect.examine(path, show)
         buffer, reason = found.buffer, "; ".join(found.faults) or found.reason
     else:
-        reason = inspect.why_not(places.read_manifest(path).values)
+        values, _ = checkpoint.read_manifest(path)
+        reason = inspect.why_not(values)
         buffer = None if reason else inspect.load(path, progress=show)
     if isinstance(buffer, column.ColumnReplayBuffer):
         return buffer

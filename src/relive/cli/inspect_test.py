@@ -15,6 +15,7 @@ import pytest
 import relive
 from relive.cli import command_line
 from relive.cli import saved_examples_test as examples
+from relive.persistence import archive_test
 from relive.persistence import checkpoint
 from relive.persistence import inspect_test
 
@@ -62,10 +63,11 @@ def test_a_broken_file_is_reported_with_exit_code_1(capsys: pytest.CaptureFixtur
     path = pathlib.Path("a" * 80, "b" * 80, "buffer")
     path.parent.mkdir(parents=True)
     os.rename("buffer", path)
-    os.unlink(path / "barred.npy")
+    archive_test.change_byte(path, "barred.npy", 150)
     assert command_line.main(["inspect", str(path)]) == 1
     out = capsys.readouterr().out
-    fault = f"{path.absolute()}/barred.npy is missing"
+    (fault,) = checkpoint.faults(str(path.absolute()))
+    assert fault.startswith(f"{path.absolute()}/barred.npy was changed: ")
     assert out.splitlines()[0] == str(path.absolute())
     assert fault in out
     assert "health" not in out
@@ -132,14 +134,15 @@ def test_tables_show_what_is_there(save: Any, shown: list[str], capsys: pytest.C
     ("arguments", "message"),
     [
         (["bufer"], "{}/bufer does not exist"),
-        (["buffer/manifest.json"], "{}/buffer/manifest.json is not a directory: name the directory that it is in"),
-        (["."], "{} is neither a checkpoint nor a journal: it holds '.buffer.lock', 'buffer'"),
-        ([""], "PATH must be the path of a directory in another, got ''"),
+        (["letter"], "{}/letter is not a checkpoint"),
+        (["."], "{} is neither a checkpoint nor a journal: it holds '.buffer.lock', 'buffer', 'letter'"),
+        ([""], "PATH must be the path of a file or a directory, got ''"),
     ],
 )
 def test_a_failed_inspection_prints_one_line_and_exits_with_1(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pathlib.Path("letter").write_text("a letter")
     assert command_line.main(["inspect", *arguments]) == 1
     shown = capsys.readouterr()
     assert shown.err == "relive inspect: " + message.replace("{}", os.getcwd()) + "\n"
@@ -147,11 +150,11 @@ def test_a_failed_inspection_prints_one_line_and_exits_with_1(
 
 
 def test_a_newer_format_version_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    place = pathlib.Path("buffer/manifest.json")
-    place.write_bytes(place.read_bytes().replace(b'"version": 1,', b'"version": 2,'))
-    for command in ("inspect", "verify", "repair"):
+    place = pathlib.Path("buffer")
+    place.write_bytes(place.read_bytes().replace(b'"version": 2,', b'"version": 3,'))
+    for command in ("inspect", "verify"):
         assert command_line.main([command, "buffer"]) == 1
-        assert "manifest.json is of format version 2, and this relive reads 1: update relive" in capsys.readouterr().err
+        assert "buffer is of format version 3, and this relive reads 2: update relive" in capsys.readouterr().err
 
 
 def test_text_from_a_file_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def verify(options: argparse.Namespace) -> int:
 def _described(found: inspect_lib.Examination) -> str:
     """Return what was looked at, and what was made of it."""
     if found.kind is places.Kind.CHECKPOINT:
-        words = f"a checkpoint of {formatting.counted(len(found.entries), 'array')}"
+        words = f"a checkpoint of {formatting.counted(len(found.members), 'array')}"
     elif found.findings is not None:
         records, segments = found.findings.num_records, found.findings.num_segments
         words = f"a journal of {formatting.counted(records, 'record')} in {formatting.counted(segments, 'segment')}"
@@ -76,7 +76,7 @@ def _described(found: inspect_lib.Examination) -> str:
 
 def repair(options: argparse.Namespace) -> int:
     """Put in order what a crash has left at a path, and say what was done; return 0: it is whole then."""
-    path = files.absolute("PATH", options.path)
+    path = files.absolute("PATH", options.path, files.ANY)
     try:
         with terminal.progress("verifying") as show:
             done = inspect_lib.repair(path, drop_damaged=options.drop_damaged, progress=show)
@@ -88,4 +88,4 @@ def repair(options: argparse.Namespace) -> int:
 
 def _examined(options: argparse.Namespace, label: str) -> inspect_lib.Examination:
     with terminal.progress(label) as show:
-        return inspect_lib.examine(files.absolute("PATH", options.path), show)
+        return inspect_lib.examine(files.absolute("PATH", options.path, files.ANY), show)

@@ -1,13 +1,13 @@
 """Checkpoints and journals for the tests of the commands, and functions that damage them."""
 
-import json
 import pathlib
 from typing import Any
-import zlib
 
 import numpy as np
 
 import relive
+from relive.persistence import archive_test
+from relive.persistence import manifest
 
 
 def frame(number: int, *shape: int) -> Any:
@@ -73,9 +73,7 @@ def change_byte(path: pathlib.Path, place: int) -> None:
 
 
 def forge(path: pathlib.Path, **members: Any) -> None:
-    """Change members of the manifest of a checkpoint, and set its checksum."""
-    place = path / "manifest.json"
-    old = json.loads(place.read_bytes())
-    del old["crc32"]
-    begin = json.dumps(old | members, indent=1, ensure_ascii=False).encode().removesuffix(b"\n}")
-    place.write_bytes(begin + b',\n "crc32": %d\n}\n' % zlib.crc32(begin))
+    """Change members of the manifest of a checkpoint, and write it anew."""
+    found = archive_test.contents_of(path)
+    values, arrays = manifest.decoded(found["manifest.json"], "m")
+    archive_test.written(path, {**found, "manifest.json": manifest.encoded(values | members, arrays)})

@@ -28,6 +28,20 @@ def all_set(flags: Bools) -> bool:
     return b"\x00" not in flags.tobytes()
 
 
+def run_of(slots: Ints) -> slice | Ints:
+    """Return slots as a slice if they ascend one by one, which is several times as fast; else themselves.
+
+    >>> import numpy as np
+    >>> from relive.common import arrays
+    >>> arrays.run_of(np.array([3, 4, 5])), arrays.run_of(np.array([4, 5, 0]))
+    (slice(3, 6, None), array([4, 5, 0]))
+    """
+    count = len(slots)
+    if count and slots.item(-1) - slots.item(0) == count - 1 and bool((slots[1:] > slots[:-1]).all()):
+        return slice(slots.item(0), slots.item(0) + count)
+    return slots
+
+
 class Derived(duplicates.CopiedWhole, abc.ABC):
     """An object with attributes that are views of its arrays; copies and pickles recreate them.
 

@@ -515,13 +515,14 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         keep: int = 1,
         progress: state_lib.Progress | None = None,
     ) -> None:
-        """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
+        """Save the buffer as a checkpoint, one file, replacing an older checkpoint at the same path.
 
-        The checkpoint is written beside `path`, synced to disk and renamed, so a reader finds either the old or the new
-        one, complete, even after a crash. Everything is encoded twice; memory use is a few chunks of 16 MiB.
+        The file is a zip archive, of which `np.load` shows the arrays. It is written beside `path`, synced to disk and
+        renamed, so a reader finds either the old one or the new one, complete, even after a crash. Everything is
+        encoded twice; memory use is a few chunks of 16 MiB.
 
         Args:
-            path: The directory: must be missing, empty, or a checkpoint.
+            path: The file: must be missing, empty, or a checkpoint. No suffix is added.
             codec: Encodes observations and actions; a PlainCodec if None.
             keep: Number of checkpoints to keep: this one at `path`, earlier ones at `path.1`, `path.2` and so on.
             progress: Called periodically with the number of bytes written so far and the total.
@@ -581,7 +582,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """Return the buffer that was saved at `path`.
 
         Args:
-            path: The directory.
+            path: The file.
             codec: The codec it was saved with; a PlainCodec if None.
             progress: Called periodically with the number of bytes read so far and the total.
             instead: Constructor arguments that override the saved ones.

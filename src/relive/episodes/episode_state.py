@@ -102,6 +102,10 @@ class _Encoded:
             content.write(b"".join(values))
         return np.frombuffer(content.getbuffer(), np.uint8)[start - begin : stop - begin]
 
+    def read_into(self, rows: npt.NDArray[Any], start: int) -> None:
+        """Write the bytes from `start` on into an array."""
+        rows[...] = self.read(start, start + len(rows))
+
     def _encoded(self, start: int, stop: int) -> Iterator[bytes]:
         """Yield the values from number `start` to `stop`, encoded."""
         row, place = self._place_of(start)

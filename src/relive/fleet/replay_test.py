@@ -803,7 +803,7 @@ def test_a_fleet_is_saved_shard_by_shard(tmp_path: pathlib.Path) -> None:
         await fleet_of(ring, 2, directory=tmp_path).replay().save()
 
     local_test.run(main(), seconds=1e9)
-    assert all((tmp_path / f"shard-{shard}" / "checkpoint").is_dir() for shard in range(2))
+    assert all((tmp_path / f"shard-{shard}" / "checkpoint").is_file() for shard in range(2))
 
 
 async def test_a_writer_fits_the_kind_of_the_buffers() -> None:

@@ -340,7 +340,7 @@ def test_a_restart_uses_both_the_checkpoint_and_the_journal(saved: pathlib.Path)
 
 
 def test_a_journal_replaces_an_unreadable_checkpoint(saved: pathlib.Path) -> None:
-    (saved / "checkpoint" / "manifest.json").write_text("{}")
+    (saved / "checkpoint").write_text("{}")
     assert reopened(saved) == ([1.0, 1.0, 1.0], 5)
 
 

@@ -16,6 +16,7 @@ import pytest
 import relive
 from relive.common import arrays
 from relive.kernels import choice
+from relive.storage import memmap
 from relive.testing import zoo
 
 compiled = pytest.importorskip("relive.kernels.compiled")
@@ -161,6 +162,6 @@ def test_no_memory_map_compiles_anything(dtype: str, tmp_path: pathlib.Path) -> 
         buffer.add_episode(np.arange(10.0), np.zeros(9), np.ones(9), terminated=True)
         batch = buffer.sample(4)
         buffer.save(tmp_path / "saved", copy_rows=False)
-    with relive.MemmapStorage(tmp_path / "map", mode="r") as storage:
+    with memmap.reader(str(tmp_path / "map")) as storage:
         again: Any = relive.load(tmp_path / "saved", storage=storage)
         assert again.read(batch.keys).reward.tolist() == batch.reward.tolist()

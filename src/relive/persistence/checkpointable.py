@@ -1,4 +1,4 @@
-"""Checkpointable: saving and loading of buffers, as a directory or as a state dict."""
+"""Checkpointable: saving and loading of buffers, as a file or as a state dict."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -157,13 +157,14 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         vars(self).update(vars(twin))
 
     def save(self, path: str | os.PathLike[str], *, keep: int = 1, progress: state_lib.Progress | None = None) -> None:
-        """Save the buffer as a checkpoint directory, replacing an older checkpoint at the same path.
+        """Save the buffer as a checkpoint, one file, replacing an older checkpoint at the same path.
 
-        The checkpoint is written beside `path`, synced to disk and renamed, so a reader finds either the old or the new
-        one, complete, even after a crash. Memory use is one chunk of a column, 16 MiB.
+        The file is a zip archive, of which `np.load` shows the arrays. It is written beside `path`, synced to disk and
+        renamed, so a reader finds either the old one or the new one, complete, even after a crash. Memory use is
+        one chunk of a column, 16 MiB.
 
         Args:
-            path: The directory: must be missing, empty, or a checkpoint.
+            path: The file: must be missing, empty, or a checkpoint. No suffix is added.
             keep: Number of checkpoints to keep: this one at `path`, earlier ones at `path.1`, `path.2` and so on.
             progress: Called periodically with the number of bytes written so far and the total.
 
@@ -181,7 +182,7 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
         """Load the buffer that was saved at `path`.
 
         Args:
-            path: The directory.
+            path: The file.
             progress: Called periodically with the number of bytes read so far and the total.
             overrides: Constructor arguments that override the saved ones, and those that are not saved, such as a
                 storage. Objects of custom classes are restored if the class is defined.

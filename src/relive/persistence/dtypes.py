@@ -9,6 +9,7 @@ This is how numpy describes dtypes in its files, with lists for tuples. A descri
 of it that describes itself in the same way. Object dtypes have none. `docs/format.md` has the texts of single values.
 """
 
+import functools
 import json
 import math
 import re
@@ -51,8 +52,7 @@ def described(dtype: DType) -> Any:
 
 def as_numpy_writes(dtype: DType) -> Any:
     """Return the description with tuples, as it is in a .npy file."""
-    plain = np.lib.format.drop_metadata(dtype)
-    return plain.str if plain.names is None else plain.descr
+    return dtype.str if dtype.names is None else np.lib.format.drop_metadata(dtype).descr
 
 
 def _in_lists(description: Any) -> Any:
@@ -78,6 +78,10 @@ def text(dtype: DType) -> str:
 
 def from_description(description: object) -> DType:
     """Return the dtype that is described by a str or by lists of fields; raise CheckpointError if they are invalid."""
+    return _of_text(description) if isinstance(description, str) else _of(description)
+
+
+def _of(description: object) -> DType:
     try:
         dtype = np.lib.format.descr_to_dtype(_in_tuples(description, DEEPEST))
         if _is_readable(dtype) and described(dtype) == description:
@@ -86,6 +90,9 @@ def from_description(description: object) -> DType:
         pass
     rule = "be a description of values without objects, that this machine has"
     raise errors.CheckpointError(f"dtype must {rule}, got {validation.short_repr(description)}")
+
+
+_of_text = functools.lru_cache(256)(_of)
 
 
 def _in_tuples(description: Any, levels: int) -> Any:

@@ -1,23 +1,10 @@
-"""Crash-safe files: syncing, atomic replacement of directories, and locks.
+"""Crash-safe files: syncing, atomic replacement, open directories, and locks."""
 
-A directory NAME is replaced by one that was built beside it. The entries beside it, and the order of renames:
-
-    .NAME.lock    locked by the writer; stays, empty
-    .NAME.new     being built
-    NAME          the newest; where it is missing, a crash came between two renames, and NAME.1 is the newest
-    NAME.1 ...    the ones before, the newest first
-    .NAME.old     being deleted
-
-    NAME.1 -> NAME.2,   NAME -> NAME.1,   .NAME.new -> NAME,   NAME.3 -> .NAME.old -> nothing
-
-Only our own directories are moved or deleted: empty ones, or ones with a manifest of ours. A NAME.1 with its own lock
-file was saved under that name and is not an older NAME.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
 import errno
 import importlib
+import io
 import os
 import secrets
 import shutil
@@ -32,6 +19,10 @@ STRICT = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CL
 _DIRECTORY = sum(getattr(os, name, 0) for name in ("O_DIRECTORY", "O_CLOEXEC"))
 _HAS_DIRECTORIES = os.open in os.supports_dir_fd
 """Whether a directory can be opened and synced, and files opened in it."""
+
+
+ANY = "file or a directory"
+"""What a path may be of, if it may be of either."""
 
 
 def absolute(name: str, path: Any, kind: str = "directory in another") -> str:
@@ -121,25 +112,62 @@ def fsync_directory(path: str) -> None:
 
 
 @contextlib.contextmanager
-def replacing(path: str) -> Iterator[BinaryIO]:
+def replacing(path: str, new: str | None = None, ready: Callable[[], object] = lambda: None) -> Iterator[BinaryIO]:
     """Yield a new file, which after the block is synced and renamed to `path`; it keeps the mode of an older one.
 
     If the block fails, nothing has changed. Several can write at once: the last one to end counts.
+
+    Args:
+        path: The file.
+        new: The path of the new file until then; one that no other has if None.
+        ready: Called when it is on disk, before it is renamed.
     """
-    new = f"{path}.{secrets.token_hex(4)}.new"
+    new = new or f"{path}.{secrets.token_hex(4)}.new"
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | STRICT, 0o666)
     try:
-        with open(new, "xb") as file:
+        with open(descriptor, "wb") as file:
             if os.path.exists(path):
                 shutil.copymode(path, new)
             yield file
             file.flush()
             fsync_file(file.fileno())
+        ready()
         os.replace(new, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(new)
         raise
     fsync_directory(os.path.dirname(path))
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy a file to a new one, and sync it to disk."""
+    shutil.copyfile(source, target)
+    with open(target, "r+b") as file:
+        fsync_file(file.fileno())
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[io.FileIO]:
+    """Yield the regular file at an absolute path, which may be a link to it; raise CheckpointError if there is none."""
+    label = named(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | STRICT & ~getattr(os, "O_NOFOLLOW", 0))
+    except FileNotFoundError:
+        raise errors.CheckpointError(f"{label} does not exist") from None
+    except OSError as error:
+        raise errors.CheckpointError(f"{label} cannot be read: {reason(error)}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise errors.CheckpointError(f"{label} is not a regular file")
+    with open(descriptor, "rb", buffering=0) as file:
+        yield file
+
+
+def head_of(path: str, count: int) -> bytes:
+    """Return the first bytes of a file, at most `count`."""
+    with open(os.open(path, os.O_RDONLY | STRICT), "rb", buffering=0) as file:
+        return file.read(count)
 
 
 class Directory:
@@ -211,124 +239,14 @@ class Directory:
         return os.path.join(self.path, name) if self._descriptor is None else name
 
 
-MANIFEST = "manifest.json"
-MARKER = b'{\n "format": "relive checkpoint",\n'
-"""How the manifest of every checkpoint begins, whatever its version."""
 _MOST_LOCK_BYTES = 32
 _LOCK_AT = 1 << 30
 """The byte that is locked where a lock keeps others from reading: one beyond the content."""
 
 
 def beside(path: str, kind: str) -> str:
-    """Return the path beside `path` for its "lock", its "new" or its "old" directory."""
+    """Return the path beside `path` for its "lock" or its "new" file."""
     return os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{kind}")
-
-
-# Replacing.
-def newest(path: str) -> str:
-    """Return where the newest complete directory of that name is: at `path`, or at `path`.1 after a crash."""
-    earlier = f"{path}.1"
-    return earlier if not os.path.lexists(path) and os.path.lexists(earlier) else path
-
-
-def new_directory(path: str) -> str:
-    """Create a directory beside `path` for building its replacement; leftovers of a crash are deleted."""
-    _check_ours(path)
-    list(older(path))
-    new = beside(path, "new")
-    remove_directory(beside(path, "old"))
-    remove_directory(new)
-    os.mkdir(new)
-    return new
-
-
-def replace_directory(new: str, path: str, keep: int) -> None:
-    """Rename the directory `new` to `path`, atomically for readers, and keep `keep` directories in all.
-
-    Whatever fails, `newest(path)` is complete. Older directories that cannot be deleted, such as those with foreign
-    files, stay, and the next call tries again.
-    """
-    places = [path, *older(path)]
-    _vacate(path)
-    is_moved = os.path.lexists(path)
-    if is_moved:
-        places.append(f"{path}.{len(places)}")
-        for source, target in zip(places[-2::-1], places[:0:-1], strict=True):
-            _vacate(target)
-            os.rename(source, target)
-    try:
-        os.rename(new, path)
-    except OSError:
-        if is_moved:
-            with contextlib.suppress(OSError):
-                os.rename(places[1], path)
-        raise
-    fsync_directory(os.path.dirname(path))
-    too_many: list[str] = []
-    with contextlib.suppress(errors.CheckpointError):
-        too_many.extend(older(path, keep))  # Up to what others wrote.
-    for place in reversed(too_many):
-        with contextlib.suppress(OSError, errors.CheckpointError):
-            check_files(place)
-            os.rename(place, beside(path, "old"))  # What is at that name is complete, until it is gone.
-            remove_directory(beside(path, "old"))
-
-
-def remove_directory(path: str) -> None:
-    """Delete a directory and the files of a checkpoint in it, the manifest last; does nothing if it is missing."""
-    if not os.path.lexists(path):
-        return
-    check_files(path)
-    with Directory(path) as directory:
-        for name in sorted(directory.names(), key=lambda name: (name == MANIFEST, name)):
-            directory.unlink(name)
-    os.rmdir(path)
-
-
-def check_files(path: str) -> None:
-    """Raise CheckpointError unless a directory holds nothing but files of a checkpoint."""
-    try:
-        opened = Directory(path)
-    except NotADirectoryError:
-        raise errors.CheckpointError(f"{named(path)} is not a directory: move it away") from None
-    with opened as directory:
-        for name in sorted(directory.names()):
-            if not (name == MANIFEST or name.endswith(".npy")) or not stat.S_ISREG(directory.mode(name)):
-                raise errors.CheckpointError(f"{named(path)} holds {name!a}, which relive did not write: move it away")
-
-
-def older(path: str, number: int = 1) -> Iterator[str]:
-    """Yield the older directories of that name, from that number on, up to something foreign: CheckpointError."""
-    while _check_ours(place := f"{path}.{number}"):
-        if os.path.lexists(beside(place, "lock")):
-            raise errors.CheckpointError(f"{named(place)} was saved by that name: name another path")
-        yield place
-        number += 1
-
-
-def _check_ours(path: str) -> bool:
-    """Return whether a directory of ours is there; False if it is missing or empty, CheckpointError for all else."""
-    if not os.path.lexists(path):
-        return False
-    is_link = os.path.islink(path)
-    if is_link or not os.path.isdir(path):
-        kind = "a link: name the directory itself" if is_link else "not a directory: name another path"
-        raise errors.CheckpointError(f"{named(path)} is {kind}")
-    with Directory(path) as directory:
-        names = directory.names()
-        if not names:
-            return False
-        with contextlib.suppress(errors.CheckpointError), open(directory.open(MANIFEST), "rb") as file:
-            if file.read(len(MARKER)) == MARKER:
-                return True
-    label = named(path)
-    raise errors.CheckpointError(f"{label} is not a checkpoint, it holds {min(names)!a}: name another path")
-
-
-def _vacate(path: str) -> None:
-    """Delete a directory if it is empty."""
-    with contextlib.suppress(OSError):
-        os.rmdir(path)
 
 
 # Locking.

@@ -79,82 +79,6 @@ def test_a_lock_holds_where_nothing_can_be_noted(tmp_path: pathlib.Path, monkeyp
         files.locked(tmp_path / "state").__enter__()
 
 
-# Replacing: the whole of it is tested through checkpoints.
-
-
-def made(path: pathlib.Path, text: str) -> str:
-    path.mkdir()
-    (path / "manifest.json").write_bytes(files.MARKER + text.encode())
-    (path / "a.npy").write_text(text)
-    return str(path)
-
-
-def texts(tmp_path: pathlib.Path) -> dict[str, str]:
-    return {each.name: (each / "a.npy").read_text() for each in tmp_path.iterdir()}
-
-
-def test_a_gap_is_filled_and_what_is_behind_it_stays(tmp_path: pathlib.Path) -> None:
-    path = made(tmp_path / "s", "5")
-    for name, text in (("s.1", "4"), ("s.3", "2"), ("s.4", "1")):
-        made(tmp_path / name, text)
-    files.replace_directory(made(tmp_path / ".s.new", "6"), path, 9)
-    assert texts(tmp_path) == {"s": "6", "s.1": "5", "s.2": "4", "s.3": "2", "s.4": "1"}
-    files.replace_directory(made(tmp_path / ".s.new", "7"), path, 2)
-    assert texts(tmp_path) == {"s": "7", "s.1": "6"}
-
-
-def test_a_number_of_ones_own_is_not_deleted(tmp_path: pathlib.Path) -> None:
-    path = made(tmp_path / "s", "5")
-    made(tmp_path / "s.2", "mine")
-    (tmp_path / ".s.2.lock").write_text("")
-    files.replace_directory(made(tmp_path / ".s.new", "6"), path, 1)
-    (tmp_path / ".s.2.lock").unlink()
-    assert texts(tmp_path) == {"s": "6", "s.2": "mine"}
-
-
-def test_a_rename_that_fails_is_undone(tmp_path: pathlib.Path) -> None:
-    path, new = made(tmp_path / "s", "5"), str(tmp_path / ".s.new")
-    for name in ("s", "elsewhere"):
-        with pytest.raises(FileNotFoundError):
-            files.replace_directory(new, path, 1)
-        assert texts(tmp_path) == {name: "5"}
-        (tmp_path / name).rename(tmp_path / "elsewhere")
-
-
-def test_a_directory_that_cannot_be_deleted_stays(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = made(tmp_path / "s", "5")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", posix_test.failing(errno.EACCES))
-        files.replace_directory(made(tmp_path / ".s.new", "6"), path, 1)
-    assert texts(tmp_path) == {"s": "6", ".s.old": "5"}
-    files.remove_directory(str(tmp_path / ".s.old"))
-    assert texts(tmp_path) == {"s": "6"}
-
-
-def test_a_directory_is_deleted_its_manifest_last(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(tmp_path / "s", "5")
-    (tmp_path / "s" / "zz.npy").write_text("")
-    names: list[str] = []
-    system = files.Directory.unlink
-
-    def unlink(directory: files.Directory, name: str) -> None:
-        names.append(name)
-        system(directory, name)
-
-    monkeypatch.setattr(files.Directory, "unlink", unlink)
-    files.remove_directory(str(tmp_path / "s"))
-    assert names == ["a.npy", "zz.npy", "manifest.json"]
-    files.remove_directory(str(tmp_path / "s"))
-
-
-def test_what_is_no_directory_is_not_deleted(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(errors.CheckpointError, match="file is not a directory: move it away$"):
-        files.remove_directory(str(tmp_path / "file"))
-    assert (tmp_path / "file").exists()
-
-
 class Odd:
     """A path that is none."""
 
@@ -217,6 +141,14 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: pathlib.Path
     with pytest.raises(OSError, match="irectory"), files.replacing(str(place)) as file:
         file.write(b"new")
     assert os.listdir(tmp_path) == ["file"]
+    (tmp_path / "file").rmdir()
+    for kind in ("ready", "new"):
+        ready = posix_test.failing(errno.EIO) if kind == "ready" else lambda: None
+        (tmp_path / "other").write_text("other")
+        new = str(tmp_path / ("other" if kind == "new" else "temporary"))
+        with pytest.raises(OSError, match="error|exists"), files.replacing(str(place), new, ready) as file:
+            file.write(b"new")
+        assert os.listdir(tmp_path) == ["other"]
 
 
 # Syncing.
@@ -335,3 +267,28 @@ def test_a_link_is_refused_where_the_system_follows_it(
         with pytest.raises(errors.CheckpointError, match=f"^{tmp_path}/a is a link$"):
             directory.open("a")
         os.close(directory.open("file"))
+
+
+# Reading.
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "file", "link", "dangling", "device"])
+def test_a_regular_file_is_opened_also_through_a_link(tmp_path: pathlib.Path, kind: str) -> None:
+    place = tmp_path / "a"
+    if kind != "missing":
+        posix_test.put(place, kind)
+    if kind in ("file", "link"):
+        with files.opened(str(place)) as file:
+            assert file.read().decode() == posix_test.MINE
+        assert file.closed
+        return
+    rule = {"directory": "is not a regular file|cannot be read: Is", "device": "is not a regular file"}
+    message = f"^{place} ({rule.get(kind, 'does not exist')})"
+    with pytest.raises(errors.CheckpointError, match=message), files.opened(str(place)):
+        pass
+
+
+def test_a_file_that_the_system_refuses_is_an_error(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "open", posix_test.failing(errno.EACCES))
+    with pytest.raises(errors.CheckpointError, match="a cannot be read: Permission denied$"):
+        files.opened(str(tmp_path / "a")).__enter__()

@@ -1,11 +1,13 @@
 """The files follow docs/format.md: a reader written from that page, without relive's own code."""
 
+import itertools
 import json
 import pathlib
 import random
 import shutil
 import struct
 from typing import Any, TypeAlias, get_args
+import zipfile
 import zlib
 
 import numpy as np
@@ -108,18 +110,54 @@ def file_of(name: str) -> str:
 
 def checkpoint_at(path: pathlib.Path) -> State:
     """Read a checkpoint."""
-    raw = (path / "manifest.json").read_bytes()
-    state = unsealed(raw, b'"format": "relive checkpoint",\n "version": 1,\n')
-    for name, entry in state["arrays"].items():
-        assert sorted(entry) == ["crc32", "dtype", "file", "nbytes", "shape"]
-        assert entry["file"] == file_of(name)
-        content = (path / entry["file"]).read_bytes()
-        assert (len(content), zlib.crc32(content)) == (entry["nbytes"], entry["crc32"])
-        array = np.load(path / entry["file"], allow_pickle=False)
-        assert (array.dtype, list(array.shape)) == (dtype_of(entry["dtype"]), entry["shape"])
-        state["arrays"][name] = array
-    assert {each.name for each in path.iterdir()} == {"manifest.json", *map(file_of, state["arrays"])}
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        infos, raw = archive.infolist(), archive.read("manifest.json")
+    assert {(info.compress_type, info.flag_bits, info.comment, info.extra) for info in infos} == {(0, 0, b"", b"")}
+    assert infos[0].header_offset == 0
+    for one, other in itertools.pairwise(infos):
+        assert other.header_offset == one.header_offset + 30 + len(one.filename) + one.file_size
+    assert raw.startswith(b'{\n "format": "relive checkpoint",\n "version": 2,\n "relive": ')
+    state: State = json.loads(raw)
+    assert raw.count(b"\n") == len(state) + 2
+    assert [info.filename for info in infos] == ["manifest.json", *map(file_of, state["arrays"])]
+    with np.load(path, allow_pickle=False) as members:
+        for name, entry in state["arrays"].items():
+            assert sorted(entry) == ["dtype", "file", "shape"]
+            array = members[entry["file"]]
+            assert (entry["file"], array.dtype, list(array.shape)) == (
+                file_of(name),
+                dtype_of(entry["dtype"]),
+                entry["shape"],
+            )
+            state["arrays"][name] = array
     return state
+
+
+def rewritten(path: pathlib.Path, state: State) -> None:
+    """Write a checkpoint, with zipfile and numpy alone."""
+    arrays, lines = {}, []
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in state["arrays"].items():
+            arrays[name] = {"file": file_of(name), "dtype": descr_of(array.dtype), "shape": list(array.shape)}
+        for name, value in {**state, "arrays": arrays}.items():
+            lines.append(f" {json.dumps(name)}: {json.dumps(value)}")
+        archive.writestr("manifest.json", "{\n" + ",\n".join(lines) + "\n}\n")
+        for name, array in state["arrays"].items():
+            with archive.open(file_of(name), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(array).reshape(array.shape), version=(1, 0))
+
+
+def descr_of(dtype: np.dtype[Any]) -> Any:
+    return json.loads(json.dumps(np.lib.format.dtype_to_descr(dtype)))
+
+
+@pytest.mark.parametrize("name", ["ring", "episodes in groups", "tokens", "joint"])
+def test_a_checkpoint_written_without_relive_is_loaded(name: str, tmp_path: pathlib.Path) -> None:
+    buffer = zoo.worked(zoo.KINDS[name].make, 3, 60)
+    buffer.save(tmp_path / "own")
+    rewritten(tmp_path / "other", checkpoint_at(tmp_path / "own"))
+    zoo.assert_same(buffer, relive.load(tmp_path / "other"))
 
 
 def bytes_of(column: Any, row: int) -> bytes:
@@ -586,18 +624,17 @@ def test_a_memory_map_is_read_from_the_page_alone(tmp_path: pathlib.Path) -> Non
         buffer = relive.RingReplayBuffer(20, storage=storage, seed=0)
         zoo.work(buffer, random.Random(3), 60)
         buffer.save(tmp_path / "checkpoint")
-        assert sorted(each.name for each in path.iterdir())[:2] == ["dirty.json", "rows-0.bin"]
-    said = unsealed((path / "storage.json").read_bytes(), b'"format": "relive memory map",\n "version": 1,\n')
+        assert sorted(each.name for each in path.iterdir())[:2] == ["dirty.json", "rows-0.npy"]
+    said = unsealed((path / "storage.json").read_bytes(), b'"format": "relive memory map",\n "version": 2,\n')
     clean = unsealed((path / "clean.json").read_bytes(), b"")
     assert (clean["id"], clean["generation"]) == (said["id"], 1)
     fields = {name: (dtype_of(descr), tuple(shape)) for name, descr, shape in said["schema"]}
     columns: dict[str, Any] = {}
     for block in said["blocks"]:
-        raw = (path / block["file"]).read_bytes()
-        assert len(raw) == block["bytes"]
-        dtype = np.dtype([(name, *fields[name]) for name in block["fields"]])
-        array = np.frombuffer(raw, dtype, said["capacity"])
-        columns |= {name: array[name] for name in block["fields"]}
+        assert (path / block["file"]).stat().st_size == block["bytes"]
+        (name,), array = block["fields"], np.load(path / block["file"])
+        assert (array.dtype, array.shape) == (fields[name][0], (said["capacity"], *fields[name][1]))
+        columns[name] = array
     rows = Columns(checkpoint_at(tmp_path / "checkpoint"))
     assert len(rows.rows) > 10
     for row in rows.rows:

@@ -15,25 +15,26 @@ import os
 import pathlib
 import pickle
 import random
+import re
 import signal
 import subprocess
 import sys
 import tempfile
 from typing import Any, TypeAlias
 import uuid
-import zlib
+import warnings
+import zipfile
 
 import numpy as np
 import pytest
 
 import relive
 from relive import errors
+from relive.persistence import archive_test
 from relive.persistence import checkpoint
 from relive.persistence import checkpoint_test
 from relive.persistence import dtypes_test
-from relive.persistence import files as files_lib
 from relive.persistence import journal_reader
-from relive.persistence import manifest_test
 from relive.persistence import npy
 from relive.persistence import posix_test
 from relive.persistence import seed_blocks_test
@@ -60,12 +61,12 @@ IDS = random.Random()
 
 
 @functools.cache
-def checkpoint_files(maker: int, seed: int) -> Files:
-    """The files of a checkpoint of a used buffer."""
+def checkpoint_file(maker: int, seed: int) -> bytes:
+    """The checkpoint of a used buffer."""
     IDS.seed(f"checkpoint {maker} {seed}")
     with tempfile.TemporaryDirectory() as directory:
         zoo.worked(MAKERS[maker], seed, 20 + 40 * seed).save(f"{directory}/saved")
-        return files_of(pathlib.Path(directory, "saved"))
+        return pathlib.Path(directory, "saved").read_bytes()
 
 
 @functools.cache
@@ -98,33 +99,38 @@ class Touched:
         return os.mkdir, (str(self.path),)
 
 
+def cleared(path: pathlib.Path) -> None:
+    """Delete whatever is at a path: a file, a link, a pipe, or an empty directory."""
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+
+
 def written(directory: pathlib.Path, files: Files) -> None:
     """Empty a directory, of whatever it holds, and fill it."""
     for each in directory.iterdir() if directory.exists() else ():
-        if each.is_dir() and not each.is_symlink():
-            each.rmdir()
-        else:
-            each.unlink()
+        cleared(each)
     directory.mkdir(exist_ok=True)
     for name, raw in files.items():
         (directory / name).write_bytes(raw)
 
 
-def any_file(directory: pathlib.Path, rng: random.Random) -> pathlib.Path:
-    return directory / rng.choice(sorted(os.listdir(directory)))
+def any_file(path: pathlib.Path, rng: random.Random) -> pathlib.Path:
+    return path / rng.choice(sorted(os.listdir(path))) if path.is_dir() else path
 
 
-def flip(directory: pathlib.Path, rng: random.Random) -> None:
-    file = any_file(directory, rng)
+def flip(path: pathlib.Path, rng: random.Random) -> None:
+    file = any_file(path, rng)
     raw = bytearray(file.read_bytes())
-    first = 128 if len(raw) > 128 and rng.random() < 0.5 else 0  # Behind the header of an array, or anywhere.
+    first = 128 if len(raw) > 128 and rng.random() < 0.5 else 0  # Behind a header, or anywhere.
     for _ in range(rng.randrange(1, 4)):
         raw[rng.randrange(first, len(raw))] ^= 1 << rng.randrange(8)
     file.write_bytes(raw)
 
 
-def resize(directory: pathlib.Path, rng: random.Random) -> None:
-    file = any_file(directory, rng)
+def resize(path: pathlib.Path, rng: random.Random) -> None:
+    file = any_file(path, rng)
     size = file.stat().st_size
     sizes = [0, 1, 10, 37, 54, 127, 128, 129, size // 2, size - 1, size + 1, size + 10_000, rng.randrange(size)]
     os.truncate(file, rng.choice(sizes))
@@ -149,12 +155,12 @@ def rename(path: pathlib.Path, rng: random.Random) -> None:
     os.rename(path / rng.choice(names), path / rng.choice([journal_reader.segment_name(number), *others]))
 
 
-def replace(directory: pathlib.Path, rng: random.Random) -> None:
+def replace(path: pathlib.Path, rng: random.Random) -> None:
     """Put something else in the place of a file: a link to the same bytes, a pipe, a directory, pickles."""
-    file = any_file(directory, rng)
+    file = any_file(path, rng)
     raw = file.read_bytes()
     file.unlink()
-    victim, touched = directory.parent / "victim", Touched(directory.parent / "touched")
+    victim, touched = path.parent / "victim", Touched(path.parent / "touched")
     kind = rng.randrange(7)
     if kind == 0:
         victim.write_bytes(raw)
@@ -172,7 +178,18 @@ def replace(directory: pathlib.Path, rng: random.Random) -> None:
             np.save(opened, np.array([touched], object), allow_pickle=True)
 
 
+def splice(path: pathlib.Path, rng: random.Random) -> None:
+    """Move bytes to another place of a file, or put those of another archive there."""
+    raw = bytearray(path.read_bytes())
+    other = checkpoint_file(rng.randrange(len(MAKERS)), 1) if rng.random() < 0.5 else bytes(raw)
+    count = rng.choice([1, 4, 30, 46, 100, 1000])
+    source, target = rng.randrange(len(other)), rng.randrange(len(raw))
+    raw[target : target + rng.choice([0, count])] = other[source : source + count]
+    path.write_bytes(raw)
+
+
 DAMAGES: list[Change] = [flip, flip, remove, swap, replace, resize, resize, rename]
+FILE_DAMAGES: list[Change] = [flip, flip, flip, replace, resize, resize, splice]
 
 # Forgeries of checkpoints.
 
@@ -188,21 +205,24 @@ TEXTS = [
 ]  # fmt: skip
 
 
-def resigned(directory: pathlib.Path, members: dict[str, Any]) -> None:
-    """Write a manifest whose checksum is right."""
-    members.pop("crc32", None)
-    text = json.dumps(members, indent=1).removesuffix("\n}")
-    (directory / "manifest.json").write_bytes(manifest_test.signed(text))
+Members: TypeAlias = dict[str, bytes]
 
 
-def members_of(directory: pathlib.Path) -> dict[str, Any]:
-    members: dict[str, Any] = json.loads((directory / "manifest.json").read_bytes())
-    return members
+def members_of(members: Members) -> dict[str, Any]:
+    """Return what the manifest of an archive holds."""
+    found: dict[str, Any] = json.loads(members["manifest.json"])
+    return found
 
 
-def forge_value(directory: pathlib.Path, rng: random.Random) -> None:
+def resigned(members: Members, values: dict[str, Any]) -> None:
+    """Put a manifest into the members of an archive."""
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in values.items())
+    members["manifest.json"] = f"{{\n{lines}\n}}\n".encode()
+
+
+def forge_value(archived: Members, rng: random.Random) -> None:
     """Put a hostile value, or drop one, anywhere in the manifest."""
-    members = members_of(directory)
+    members = members_of(archived)
     place: Any = members
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
@@ -218,70 +238,120 @@ def forge_value(directory: pathlib.Path, rng: random.Random) -> None:
         place[rng.choice(HOSTILE[14:27])] = place.pop(key)
     else:
         place[key] = rng.choice(HOSTILE)
-    resigned(directory, members)
+    resigned(archived, members)
 
 
-def forge_text(directory: pathlib.Path, rng: random.Random) -> None:
+def forge_text(members: Members, rng: random.Random) -> None:
     """Put text anywhere in the manifest, or leave some out."""
-    raw = (directory / "manifest.json").read_bytes()
-    begin = raw[: raw.rindex(b',\n "crc32"')]
-    start = rng.randrange(len(begin))
-    changed = begin[:start] + rng.choice(TEXTS) + begin[start + rng.randrange(4) :]
-    (directory / "manifest.json").write_bytes(manifest_test.signed(changed))
+    raw = members["manifest.json"]
+    start = rng.randrange(len(raw))
+    members["manifest.json"] = raw[:start] + rng.choice(TEXTS) + raw[start + rng.randrange(4) :]
 
 
-def any_array(directory: pathlib.Path, rng: random.Random) -> tuple[Any, Any, pathlib.Path]:
+def any_array(members: Members, rng: random.Random) -> tuple[Any, Any, str]:
     """Return a manifest, the entry of an array in it, and its file."""
-    members = members_of(directory)
-    entry = members["arrays"][rng.choice(sorted(members["arrays"]))]
-    return members, entry, directory / entry["file"]
+    values = members_of(members)
+    entry = values["arrays"][rng.choice(sorted(values["arrays"]))]
+    return values, entry, entry["file"]
 
 
-def forge_rows(directory: pathlib.Path, rng: random.Random) -> None:
-    """Change bytes of an array, and its checksum."""
-    members, entry, file = any_array(directory, rng)
-    raw = bytearray(file.read_bytes())
+def forge_rows(members: Members, rng: random.Random) -> None:
+    """Change bytes of an array."""
+    _, _, file = any_array(members, rng)
+    raw = bytearray(members[file])
     for place in [rng.randrange(len(raw) if rng.random() < 0.3 else 128, len(raw) + 1) for _ in range(3)]:
         raw[min(place, len(raw) - 1)] = rng.randrange(256)
-    file.write_bytes(raw)
-    entry["crc32"] = zlib.crc32(raw)
-    resigned(directory, members)
+    members[file] = bytes(raw)
 
 
-def forge_shape(directory: pathlib.Path, rng: random.Random) -> None:
+def forge_shape(members: Members, rng: random.Random) -> None:
     """Claim another dtype and shape, consistently, but for the rows."""
-    members, entry, file = any_array(directory, rng)
+    values, entry, file = any_array(members, rng)
     shapes = [[10**15], [2**62, 4], [0, 2**62, 2**62], [10**15, 0], [0], [5], [40], [320], [4, 10], [1] * 32]
     dtype, shape = rng.choice(["|u1", "<f8", "|b1", "<U2", "|S320", "|V1"]), rng.choice(shapes)
-    old = npy.header(npy.dtype_of(entry["dtype"]), tuple(entry["shape"]))
-    raw = npy.header(np.dtype(dtype), tuple(shape)) + file.read_bytes()[len(old) :]
-    file.write_bytes(raw)
-    size = npy.size_of(np.dtype(dtype), tuple(shape))
-    entry.update(dtype=dtype, shape=shape, crc32=zlib.crc32(raw), nbytes=size)
-    resigned(directory, members)
+    old = npy.Member("a", npy.dtype_of(entry["dtype"]), tuple(entry["shape"])).header
+    members[file] = npy.Member("a", np.dtype(dtype), tuple(shape)).header + members[file][len(old) :]
+    entry.update(dtype=dtype, shape=shape)
+    resigned(members, values)
+
+
+def swap_arrays(members: Members, rng: random.Random) -> None:
+    """Give an array the name of another."""
+    values = members_of(members)
+    arrays, names = values["arrays"], sorted(values["arrays"])
+    one, two = rng.choice(names), rng.choice(names)
+    arrays[one], arrays[two] = arrays[two], arrays[one]
+    resigned(members, values)
+
+
+def forge_names(members: Members, rng: random.Random) -> None:
+    """Leave a member out, add one, or give one another name."""
+    name, others = (
+        rng.choice(sorted(members)),
+        ["x", "../victim", "/etc/passwd", "a.npy", "\n", "manifest.json", "a/b/c"],
+    )
+    content = members.pop(name)
+    if rng.random() < 0.7:
+        members[rng.choice(others)] = content
+    if rng.random() < 0.3:
+        members[name] = content
+
+
+def in_archive(forge: Callable[[Members, random.Random], None]) -> Change:
+    """Return what changes the members of an archive and writes it anew, with checksums that are right."""
+
+    def change(path: pathlib.Path, rng: random.Random) -> None:
+        members = archive_test.contents_of(path)
+        forge(members, rng)
+        archive_test.written(path, members)
+
+    return change
 
 
 def forge_saved_state(path: pathlib.Path, rng: random.Random) -> None:
     """Save the state anew, with a few changes."""
     with checkpoint.opened(path) as state:
         arrays = {name: state_lib.in_memory(column) for name, column in state["arrays"].items()}
-    for each in path.iterdir():
-        each.unlink()
-    with contextlib.suppress(errors.ReplayError):
+    path.unlink()
+    with contextlib.suppress(errors.ReplayError, AttributeError):
         checkpoint.save(states_test.forged(state | {"arrays": arrays}, rng), path)
 
 
-def swap_arrays(path: pathlib.Path, rng: random.Random) -> None:
-    """Give an array the name of another."""
-    members = members_of(path)
-    arrays, names = members["arrays"], sorted(members["arrays"])
-    one, two = rng.choice(names), rng.choice(names)
-    arrays[one], arrays[two] = arrays[two], arrays[one]
-    resigned(path, members)
+def forge_archive(path: pathlib.Path, rng: random.Random) -> None:
+    """Write the members anew with zipfile, some twice, compressed, in another order, with comments or gaps."""
+    members = [*archive_test.contents_of(path).items()]
+    with zipfile.ZipFile(path, "w") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # About names that are there twice.
+        first, *others = members
+        others = rng.sample(others, len(others)) if rng.random() < 0.3 else others
+        for name, content in [first, *others, *([rng.choice(members)] if rng.random() < 0.3 else [])]:
+            info = zipfile.ZipInfo(name, (2026, 1, 2, 3, 4, 6))
+            info.compress_type = rng.choice([zipfile.ZIP_STORED] * 40 + [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+            info.extra = b"\x99\x99\0\0" if rng.random() < 0.01 else b""
+            info.comment = b"hidden" if rng.random() < 0.01 else b""
+            file.writestr(info, content)
+        file.comment = b"hidden" if rng.random() < 0.1 else b""
 
 
-FORGERIES: list[Change] = [*[forge_value] * 2, forge_text, *[forge_rows] * 2, forge_shape, swap_arrays]
-CHECKPOINT_FORGERIES: list[Change] = [*[forge_saved_state] * 5, *FORGERIES]
+def forge_fields(path: pathlib.Path, rng: random.Random) -> None:
+    """Put hostile numbers into the heads of members, their entries in the directory, and the end."""
+    raw = bytearray(path.read_bytes())
+    for _ in range(rng.choice([1, 1, 2])):
+        kind, size = rng.choice([(b"PK\3\4", 30), (b"PK\1\2", 46), (b"PK\1\2", 46), (b"PK\5\6", 22)])
+        starts = [match.start() for match in re.finditer(re.escape(kind), raw)]
+        place, value = (
+            rng.choice(starts) + rng.randrange(4, size),
+            rng.choice([0, 1, 2, 7, 100, 0x7FFFFFFF, 0xFFFFFFFF]),
+        )
+        width = rng.choice([1, 2, 4])
+        raw[place : place + width] = (value & ((1 << 8 * width) - 1)).to_bytes(width, "little")
+    path.write_bytes(raw)
+
+
+FORGED_MEMBERS = [forge_value, forge_value, forge_text, forge_rows, forge_rows, forge_shape, swap_arrays, forge_names]
+CHECKPOINT_FORGERIES: list[Change] = [
+    *[forge_saved_state] * 5, *map(in_archive, FORGED_MEMBERS), forge_archive, forge_archive, *[forge_fields] * 3,
+]  # fmt: skip
 
 # Forgeries of journals.
 
@@ -413,9 +483,9 @@ RECORD_FORGERIES: list[Callable[[Segments, random.Random], None]] = [
 # Cases.
 
 
-def checkpoint_of(case: int) -> Files:
+def checkpoint_of(case: int) -> bytes:
     """Every 19 cases have all makers, and every 57 each of them with all seeds."""
-    return checkpoint_files(case % len(MAKERS), (case + case // len(MAKERS)) % 3)
+    return checkpoint_file(case % len(MAKERS), (case + case // len(MAKERS)) % 3)
 
 
 def journal_of(case: int) -> Files:
@@ -461,10 +531,10 @@ class Guard:
         raise SystemExit("it hangs")
 
 
-def change(path: pathlib.Path, rng: random.Random, forgeries: list[Change]) -> bool:
+def change(path: pathlib.Path, rng: random.Random, forgeries: list[Change], damages: list[Change]) -> bool:
     """Change files; return whether they are sealed again."""
     is_forged = rng.random() < 0.7
-    rng.choice(forgeries if is_forged else DAMAGES)(path, rng)
+    rng.choice(forgeries if is_forged else damages)(path, rng)
     return is_forged
 
 
@@ -472,13 +542,15 @@ def load_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
     """Load a changed checkpoint; return whether that gave a buffer."""
     rng, maker = random.Random(case), case % len(MAKERS)
     bad = parent / "bad"
-    written(bad, checkpoint_of(case))
-    is_forged = change(bad, rng, CHECKPOINT_FORGERIES)
+    cleared(bad)
+    bad.write_bytes(checkpoint_of(case))
+    is_forged = change(bad, rng, CHECKPOINT_FORGERIES, FILE_DAMAGES)
     if not is_usable(lambda: type(MAKERS[maker]()).load(bad), rng, guard):
         return False
     if not is_forged:  # The damage is to nothing that matters.
         found = checkpoint_test.loaded(bad)
-        written(bad, checkpoint_of(case))
+        cleared(bad)
+        bad.write_bytes(checkpoint_of(case))
         assert found == checkpoint_test.loaded(bad)
     return True
 
@@ -488,7 +560,7 @@ def recover_case(case: int, parent: pathlib.Path, guard: Guard) -> bool:
     rng = random.Random(case)
     bad = parent / "bad"
     written(bad, journal_of(case))
-    change(bad, rng, [forge_records])
+    change(bad, rng, [forge_records], DAMAGES)
     buffers: list[Any] = []
 
     def recovered() -> Any:
@@ -586,31 +658,15 @@ def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str, cases: 
 def test_what_is_no_checkpoint_says_so(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_bytes(dtypes_test.saved(np.zeros(3)))
     (tmp_path / "dangling").symlink_to("nowhere")
-    for name in ("empty", "foreign"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "foreign" / "weights.npy").write_text("")
-    rules = dict.fromkeys(("empty", "foreign"), "is not a checkpoint: it has no manifest.json")
-    rules |= dict.fromkeys(("missing", "dangling"), "does not exist") | {"file": "cannot be read: Not a directory"}
+    (tmp_path / "empty").mkdir()
+    rules = {
+        "empty": "is a directory, and a checkpoint is a file",
+        "file": r"is \.npy and not of relive: docs/guides/my_file\.md .*",
+    }
+    rules |= dict.fromkeys(("missing", "dangling"), "does not exist")
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe")
-        rules["pipe"] = "cannot be read: Not a directory"
+        rules["pipe"] = "is not a regular file"
     for name, rule in rules.items():
         with pytest.raises(errors.CheckpointError, match=f"^{tmp_path / name} {rule}$"):
             checkpoint_test.loaded(tmp_path / name)
-
-
-def test_a_manifest_that_is_too_long_is_not_read(tmp_path: pathlib.Path) -> None:
-    checkpoint.save({"arrays": {}}, tmp_path / "state")
-    os.truncate(tmp_path / "state" / "manifest.json", 10**12)
-    with pytest.raises(errors.CheckpointError, match=r"state/manifest\.json must have at most 2097152 bytes$"):
-        checkpoint_test.loaded(tmp_path / "state")
-
-
-def test_a_manifest_that_the_system_cannot_read_is_an_error(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint.save({"arrays": {}}, tmp_path / "state")
-    place = tmp_path / "state" / "manifest.json"
-    monkeypatch.setattr(files_lib.Directory, "open", lambda *_: os.open(place, os.O_WRONLY))
-    with pytest.raises(errors.CheckpointError, match="state cannot be read: "):
-        checkpoint_test.loaded(tmp_path / "state")

@@ -18,6 +18,7 @@ from relive.persistence import codec as codec_lib
 from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import manifest
+from relive.persistence import npy
 from relive.persistence import places
 from relive.persistence import recover
 from relive.persistence import registry
@@ -36,14 +37,12 @@ class Examination:
 
     path: str
     kind: places.Kind
-    place: str
-    """Where it was read: at the path, or at the one that a crash left."""
     version: int = 1
     """The version of its format."""
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
     """The description of its buffer: `class`, `settings`, `generator` and more."""
-    entries: dict[str, manifest.Entry] = dataclasses.field(default_factory=dict)
-    """The file of each array of a checkpoint."""
+    members: list[npy.Member] = dataclasses.field(default_factory=list)
+    """The arrays of a checkpoint."""
     findings: journal_reader.Reading | None = None
     """The reading of a journal."""
     buffer: Any = None
@@ -59,13 +58,11 @@ class Examination:
     def notes(self) -> list[str]:
         """Further notes, one line each."""
         lines = [f"not loaded: {self.reason}"] if self.reason else []
-        if self.place != self.path:
-            lines.append(f"read from {files.named(self.place)}, as a crash left it: relive repair renames it")
-        older = [files.named(each) for each in places.older(self.path) if each != self.place]
+        older = [files.named(each) for each in places.older(self.path)]
         if older:
             lines.append(f"older ones: {', '.join(older)}")
         if self.findings is not None:
-            aside = sorted(name for name in os.listdir(self.place) if name.endswith(journal_reader.DAMAGED))
+            aside = sorted(name for name in os.listdir(self.path) if name.endswith(journal_reader.DAMAGED))
             lines += [f"{name} was set aside by a repair, and is not part of it" for name in aside]
         return lines
 
@@ -84,19 +81,19 @@ class Examination:
             "kind": self.kind.value,
             "version": self.version,
             "class": name if isinstance(name, str) else None,
-            "bytes": files.num_bytes(self.place),
+            "bytes": files.num_bytes(self.path),
             "schema": schema,
             "settings": settings,
             "generator": bit_generator if isinstance(bit_generator, str) else None,
             "stats": self.stats if self.buffer is None else _stats(self.buffer),
             "arrays": {
-                name: {
-                    "file": entry.file,
-                    "dtype": str(entry.dtype) if entry.dtype.names is None else "structured",
-                    "shape": list(entry.shape),
-                    "bytes": entry.nbytes,
+                member.name: {
+                    "file": member.file,
+                    "dtype": str(member.dtype) if member.dtype.names is None else "structured",
+                    "shape": list(member.shape),
+                    "bytes": member.size,
                 }
-                for name, entry in self.entries.items()
+                for member in self.members
             },
             "records": self.findings
             and {
@@ -121,7 +118,7 @@ def load(
     Equivalent to `load` of its class, or to `recover`. Custom classes must be imported before.
 
     Args:
-        path: The directory.
+        path: The file of a checkpoint, or the directory of a journal.
         codec: The codec it was written with, for buffers of objects; a PlainCodec if None.
         progress: Called periodically with the number of bytes read so far and the total.
         instead: Constructor arguments that override the saved ones.
@@ -138,13 +135,14 @@ def load(
     ...     relive.load(f"{directory}/steps")
     <SequenceReplayBuffer of 0 steps, capacity=100, streams=1, length=4>
     """
-    path = files.absolute("path", path)
+    path = files.absolute("path", path, files.ANY)
     given: dict[str, Any] = {"progress": progress, **instead}
     if codec is not None:
         given["codec"] = codec
     if places.kind_of_buffer(path) is places.Kind.JOURNAL:
         return recover.recover(path, **given)
-    kind: Any = checkpointable.class_of(places.read_manifest(path).values, _REMEDY)
+    values, _ = checkpoint.read_manifest(path)
+    kind: Any = checkpointable.class_of(values, _REMEDY)
     checkpointable.check_codec(kind, codec)
     return kind.load(path, **given)
 
@@ -163,7 +161,7 @@ def verify(path: str | os.PathLike[str], *, progress: state_lib.Progress | None 
         ArgumentError: An argument is invalid.
         CheckpointError: It is damaged, or none of the four.
     """
-    faults = examine(files.absolute("path", path), progress).faults
+    faults = examine(files.absolute("path", path, files.ANY), progress).faults
     if faults:
         raise errors.CheckpointError("; ".join(faults))
 
@@ -171,43 +169,42 @@ def verify(path: str | os.PathLike[str], *, progress: state_lib.Progress | None 
 def repair(
     path: str | os.PathLike[str], *, drop_damaged: bool = False, progress: state_lib.Progress | None = None
 ) -> repair_lib.Repair:
-    """Repair a checkpoint or a journal after a crash; a second call finds nothing to do.
+    """Repair a journal after a crash: cut a torn record off its end. A second call finds nothing to do.
 
-    A checkpoint that lost its name is renamed back, from `path.1` or from a complete new checkpoint; once it is
-    verified, incomplete directories beside it are deleted. A torn record at the end of a journal is cut off.
+    A checkpoint needs no repair: a crash leaves the old one or the new one, complete.
 
     Args:
-        path: A checkpoint or a journal.
+        path: A journal.
         drop_damaged: Whether to end a damaged journal with the last record before the damage. Files with the damaged
             part and what followed stay in the directory, with names that end in ".damaged".
-        progress: Called periodically with the number of bytes of a checkpoint read so far and the total.
+        progress: Called periodically with the number of bytes read so far of the checkpoint that the journal begins
+            with, if it does, and the total.
 
     Returns:
-        A Repair with `num_records`, `num_bytes_cut`, `damage`, `set_aside`, `renamed` and `deleted`; `str` of it
-        describes it in words.
+        A Repair with `num_records`, `num_bytes_cut`, `damage` and `set_aside`; `str` of it describes it in words.
 
     Raises:
         ArgumentError: An argument is invalid.
-        CheckpointError: It is neither of the two, in use, or cannot be repaired: a damaged checkpoint, or a damaged
-            journal without `drop_damaged`. Nothing has changed.
+        CheckpointError: It is no journal, in use, or damaged, and `drop_damaged` is False. Nothing has changed.
 
     >>> import tempfile
     >>> import relive
     >>> with tempfile.TemporaryDirectory() as directory:
-    ...     relive.RingReplayBuffer(100).save(f"{directory}/steps")
+    ...     with relive.Journal(f"{directory}/steps") as journal:
+    ...         relive.RingReplayBuffer(100).attach(journal)
     ...     print(relive.repair(f"{directory}/steps"))
-    nothing to repair
+    1 whole records: nothing to repair
     """
     drop_damaged = validation.boolean("drop_damaged", drop_damaged)
     state_lib.check_progress(progress)
-    path = files.absolute("path", path)
-    was_never_renamed = not os.path.lexists(files.newest(path)) and os.path.isdir(files.beside(path, "new"))
-    if not was_never_renamed and places.kind_of_buffer(path) is places.Kind.JOURNAL:
-        broken = _base_faults(path)
-        if broken:
-            raise errors.CheckpointError(f"{'; '.join(broken)}: recover with an older checkpoint=, or not at all")
-        return repair_lib.repair_journal(path, drop_damaged=drop_damaged)
-    return repair_lib.repair_checkpoint(path, progress)
+    path = files.absolute("path", path, files.ANY)
+    if places.kind_of_buffer(path) is places.Kind.CHECKPOINT:
+        rule = "a crash leaves the old one or the new one, and relive verify tells whether it is whole"
+        raise errors.CheckpointError(f"{files.named(path)} is a checkpoint, which needs no repair: {rule}")
+    broken = _base_faults(path, progress)
+    if broken:
+        raise errors.CheckpointError(f"{'; '.join(broken)}: recover with an older checkpoint=, or not at all")
+    return repair_lib.repair_journal(path, drop_damaged=drop_damaged)
 
 
 def summary(path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None) -> dict[str, Any]:
@@ -239,27 +236,26 @@ def summary(path: str | os.PathLike[str], *, progress: state_lib.Progress | None
     >>> said["kind"], said["class"], said["settings"]["length"], said["stats"]["size"], said["faults"]
     ('checkpoint', 'SequenceReplayBuffer', 4, 0, [])
     """
-    return examine(files.absolute("path", path), progress).summary()
+    return examine(files.absolute("path", path, files.ANY), progress).summary()
 
 
 def examine(path: str, progress: state_lib.Progress | None = None) -> Examination:
     """Read everything at an absolute path, and return the result; raise errors as `summary` does."""
     state_lib.check_progress(progress)
-    found = Examination(path=path, kind=places.kind_of(path), place=path)
+    found = Examination(path=path, kind=places.kind_of(path))
     _EXAMINERS[found.kind](found, progress)
     return found
 
 
 def _read_checkpoint(found: Examination, progress: state_lib.Progress | None) -> None:
-    said = places.read_manifest(found.path)
-    found.place, found.values, found.entries = said.place, said.values, said.entries
+    found.values, found.members = checkpoint.read_manifest(found.path)
     found.version = manifest.VERSION
     found.faults = checkpoint.faults(found.path, progress)
     if not found.faults:
-        found.reason = why_not(said.values) or _why_too_large(said)
+        found.reason = why_not(found.values) or _why_too_large(found)
     if not found.faults and not found.reason:
         try:
-            buffer = load(found.path, codec=_codec(said.values))
+            buffer = load(found.path, codec=_codec(found.values))
             if hasattr(buffer, "check"):  # A rollout has no invariants to check.
                 buffer.check()
             found.buffer = buffer
@@ -287,7 +283,7 @@ def _read_journal(found: Examination, progress: state_lib.Progress | None) -> No
 
 
 def _read_map(found: Examination, progress: state_lib.Progress | None) -> None:
-    with memmap.MemmapStorage(found.path, mode="r") as storage:
+    with memmap.reader(found.path) as storage:
         found.version = memmap.VERSION
         found.values = {"settings": {"schema": storage.schema._description(), "capacity": storage.capacity}}
         found.stats = {"generation": storage.generation, "is_dirty": storage.is_dirty}
@@ -314,13 +310,13 @@ def _base(path: str) -> dict[str, Any]:
     return recover.base_state(next(journal_reader.records(path)).payload)
 
 
-def _base_faults(path: str) -> list[str]:
+def _base_faults(path: str, progress: state_lib.Progress | None = None) -> list[str]:
     """Return the faults of the checkpoint that a journal begins with, if any."""
     try:
         has_checkpoint = _base(path).get("has_checkpoint") is True
     except (errors.ReplayError, StopIteration):
         return []  # Reported elsewhere.
-    return checkpoint.faults(journal_reader.checkpoint_of(path)) if has_checkpoint else []
+    return checkpoint.faults(journal_reader.checkpoint_of(path), progress) if has_checkpoint else []
 
 
 def _why_not_rebuilt(path: str, findings: journal_reader.Reading) -> str:
@@ -373,13 +369,13 @@ def why_not(values: dict[str, Any]) -> str:
     return ""
 
 
-def _why_too_large(said: places.Manifest) -> str:
-    """Return why there is not enough memory for a buffer's files and all rows of its capacity; empty if unknown."""
-    rows = [entry for name, entry in said.entries.items() if name.startswith("rows/")]
-    per_row = sum(entry.dtype.itemsize * math.prod(entry.shape[1:]) for entry in rows)
-    settings = said.values.get("settings")
+def _why_too_large(found: Examination) -> str:
+    """Return why there is not enough memory for a buffer's arrays and all rows of its capacity; empty if unknown."""
+    rows = [member for member in found.members if member.name.startswith("rows/")]
+    per_row = sum(member.dtype.itemsize * math.prod(member.shape[1:]) for member in rows)
+    settings = found.values.get("settings")
     capacity = settings.get("capacity") if isinstance(settings, dict) else 0
-    needed = sum(entry.nbytes for entry in said.entries.values())
+    needed = sum(member.nbytes for member in found.members)
     needed += (capacity if type(capacity) is int else 0) * per_row
     there = _memory_bytes()
     if there is None or needed <= there // 2:

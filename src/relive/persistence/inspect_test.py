@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import subprocess
 import sys
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 
 import relive
 from relive.cli import saved_examples_test as examples
+from relive.persistence import archive_test
 from relive.persistence import checkpoint
 from relive.persistence import inspect
 from relive.persistence import places
@@ -71,9 +71,9 @@ def check_summary(path: pathlib.Path, buffer: Any, kind: str) -> dict[str, Any]:
     """Check what holds of the summary of every buffer, and return it."""
     said = relive.summary(path)
     assert json.loads(json.dumps(said, allow_nan=False)) == said
-    assert (said["path"], said["kind"], said["version"]) == (str(path), kind, 1)
+    assert (said["path"], said["kind"], said["version"]) == (str(path), kind, 2 if kind == "checkpoint" else 1)
     assert (said["class"], said["faults"], said["notes"]) == (type(buffer).__name__, [], [])
-    assert said["bytes"] == sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    assert said["bytes"] == sum(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
     settings = buffer._encoded_settings()
     assert said["settings"] | ({"schema": said["schema"]} if "schema" in settings else {}) == settings
     expected: dict[str, Any] = (
@@ -95,11 +95,9 @@ def test_a_checkpoint_of_every_class(name: str, tmp_path: pathlib.Path) -> None:
     said = check_summary(path, buffer, "checkpoint")
     if hasattr(buffer, "get_stats") and name != "EpisodeReplayBuffer":
         assert said["stats"] == dataclasses.asdict(buffer.get_stats())
-    assert {each["file"]: each["bytes"] for each in said["arrays"].values()} == {
-        file.name: file.stat().st_size for file in path.glob("*.npy")
-    }
+    sizes = {name: len(content) for name, content in archive_test.contents_of(path).items() if name != "manifest.json"}
+    assert {each["file"]: each["bytes"] for each in said["arrays"].values()} == sizes
     assert said["records"] is None
-    assert str(relive.repair(path)) == "nothing to repair"
     loaded = relive.load(path)
     assert type(loaded) is type(buffer)
     assert len(loaded) == len(buffer)
@@ -163,7 +161,7 @@ def test_a_memory_map_says_what_it_is(tmp_path: pathlib.Path) -> None:
         said = relive.summary(path)
         assert said["stats"] == {"generation": 0, "is_dirty": True}
     said = relive.summary(path)
-    assert (said["kind"], said["class"], said["version"]) == ("memory map", None, 1)
+    assert (said["kind"], said["class"], said["version"]) == ("memory map", None, 2)
     assert (said["settings"], said["schema"]) == ({"capacity": 100}, SCHEMA._description())
     assert said["stats"] == {"generation": 1, "is_dirty": False}
     assert json.dumps(said, allow_nan=False)
@@ -172,9 +170,9 @@ def test_a_memory_map_says_what_it_is(tmp_path: pathlib.Path) -> None:
     for refuses in (relive.load, relive.repair):
         with pytest.raises(relive.CheckpointError, match=rule):
             refuses(path)
-    (path / "rows-0.bin").write_bytes(b"short")
+    (path / "rows-0.npy").write_bytes(b"short")
     for verifies in (relive.verify, relive.summary):
-        with pytest.raises(relive.CheckpointError, match=r"rows-0\.bin must be of \d+ bytes, got 5$"):
+        with pytest.raises(relive.CheckpointError, match=r"rows-0\.npy must be of \d+ bytes, got 5$"):
             verifies(path)
 
 
@@ -255,15 +253,9 @@ def test_our_codecs_are_known_by_name_and_no_others(tmp_path: pathlib.Path) -> N
     assert relive.summary(tmp_path / "buffer")["notes"] == [note]
 
 
-def test_what_a_crash_left_is_read_and_said(saved: pathlib.Path) -> None:
+def test_older_ones_are_noted(saved: pathlib.Path) -> None:
     examples.prioritized().save(saved, keep=2)
     assert relive.summary(saved)["notes"] == [f"older ones: {saved}.1"]
-    shutil.rmtree(saved)
-    said = relive.summary(saved)
-    assert said["notes"] == [f"read from {saved}.1, as a crash left it: relive repair renames it"]
-    assert (said["faults"], said["stats"]["size"]) == ([], 60)
-    assert relive.repair(saved).renamed == ((f"{saved}.1", str(saved)),)
-    assert relive.summary(saved)["notes"] == []
 
 
 def test_a_torn_journal_is_said_and_left_as_it_is(tmp_path: pathlib.Path) -> None:
@@ -333,8 +325,7 @@ def test_verifying_a_journal_verifies_its_checkpoint(tmp_path: pathlib.Path, mon
     with relive.Journal(tmp_path / "journal", fsync="never") as journal:
         buffer.attach(journal)
         relive.verify(tmp_path / "journal")
-        (spoiled,) = (tmp_path / "journal").rglob("rows.reward.npy")
-        examples.change_byte(spoiled, 300)
+        archive_test.change_byte(tmp_path / "journal" / "base" / "checkpoint", "rows.reward.npy", 300)
         with pytest.raises(relive.CheckpointError, match=r"rows\.reward\.npy was changed"):
             relive.verify(tmp_path / "journal")
         buffer.detach()
@@ -378,17 +369,12 @@ def test_a_class_that_is_not_defined_here_is_named(saved: pathlib.Path) -> None:
     assert inspect.examine(str(saved)).reason == message
 
 
-def test_each_broken_file_is_named_and_no_other(saved: pathlib.Path) -> None:
+def test_each_damaged_array_is_named_and_no_other(saved: pathlib.Path) -> None:
     assert checkpoint.faults(str(saved)) == []
-    examples.change_byte(saved / "rows.reward.npy", 300)
-    (saved / "barred.npy").unlink()
-    (saved / "rows.action.npy").write_bytes(b"short")
-    (saved / "times_sampled.npy").unlink()
-    (saved / "times_sampled.npy").symlink_to("/etc/passwd")
+    for name in ("rows.reward.npy", "barred.npy"):
+        archive_test.change_byte(saved, name, 150)
     found = checkpoint.faults(str(saved))
-    names = {re.sub(r".*/([\w.]+npy) .*", r"\1", line) for line in found}
-    assert names == {"rows.reward.npy", "barred.npy", "rows.action.npy", "times_sampled.npy"}
-    assert len(found) == 4
+    assert [re.sub(r".*/([\w.]+npy) .*", r"\1", line) for line in found] == ["rows.reward.npy", "barred.npy"]
     with pytest.raises(relive.CheckpointError) as broken:
         relive.verify(saved)
     assert str(broken.value) == "; ".join(checkpoint.faults(str(saved)))
@@ -398,21 +384,11 @@ def test_each_broken_file_is_named_and_no_other(saved: pathlib.Path) -> None:
 
 
 def test_a_broken_manifest_is_the_one_fault(saved: pathlib.Path) -> None:
-    examples.change_byte(saved / "manifest.json", 100)
+    archive_test.change_byte(saved, "manifest.json", 100)
     (fault,) = checkpoint.faults(str(saved))
-    assert fault.endswith("manifest.json was changed or cut: its CRC-32 does not match")
-    with pytest.raises(relive.CheckpointError, match=r"manifest\.json was changed or cut"):
+    assert re.search(r"manifest\.json was changed: its CRC-32 must be \d+, got \d+$", fault)
+    with pytest.raises(relive.CheckpointError, match=r"manifest\.json was changed"):
         relive.summary(saved)
-    (saved / "manifest.json").unlink()
-    (saved / "manifest.json").symlink_to("/etc/passwd")
-    assert checkpoint.faults(str(saved))[0].endswith("manifest.json is a link")
-    (saved / "manifest.json").unlink()
-    (saved / "manifest.json").touch()
-    os.truncate(saved / "manifest.json", 1 << 40)
-    with pytest.raises(relive.CheckpointError, match="must have at most 2097152 bytes$"):
-        places.read_manifest(str(saved))
-    with pytest.raises(relive.CheckpointError, match="cannot be read: Not a directory$"):
-        places.read_manifest(str(saved / "rows.reward.npy"))
 
 
 def test_wrong_arguments_of_an_inspection_are_refused(saved: pathlib.Path) -> None:
@@ -420,7 +396,7 @@ def test_wrong_arguments_of_an_inspection_are_refused(saved: pathlib.Path) -> No
     for call in (relive.verify, relive.summary, relive.repair):
         with pytest.raises(relive.ArgumentTypeError, match="^progress must be callable or None, got 'yes'$"):
             call(saved, progress=wrong)
-        with pytest.raises(relive.ArgumentError, match="^path must be the path of a directory in another, got ''$"):
+        with pytest.raises(relive.ArgumentError, match="^path must be the path of a file or a directory, got ''$"):
             call("")
         with pytest.raises(relive.CheckpointError, match="/nothing does not exist$"):
             call(saved.parent / "nothing")
@@ -438,8 +414,6 @@ def test_what_was_saved_is_told_apart(saved: pathlib.Path) -> None:
     for name in ("journal", "new"):
         assert places.kind_of(str(saved.parent / name)) is places.Kind.JOURNAL
     assert places.kind_of(str(saved)) is places.Kind.CHECKPOINT
-    saved.rename(f"{saved}.1")
-    assert places.kind_of(str(saved)) is places.Kind.CHECKPOINT
 
 
 @pytest.mark.parametrize(
@@ -453,10 +427,10 @@ def test_what_was_saved_is_told_apart(saved: pathlib.Path) -> None:
             r"/buffer is a memory map, which holds rows and no buffer: "
             r"load its checkpoint with storage=relive\.MemmapStorage\('.*/buffer'\)$",
         ),
-        ("buffer", "buffer", "/buffer is not a directory: a checkpoint or a journal is a directory"),
-        ("b/manifest.json", "b/manifest.json", r"/manifest\.json is not a directory: name the directory that it is in"),
-        ("b/rows.reward.npy", "b/rows.reward.npy", r"\.npy is not a directory: name the directory that it is in"),
-        (f"segment-{0:020}.relive", f"segment-{0:020}.relive", "is not a directory: name the directory that it is in"),
+        ("buffer", "buffer", "/buffer is not a checkpoint$"),
+        ("b/rows.reward.npy", "b/rows.reward.npy", r"/rows\.reward\.npy is not a checkpoint$"),
+        ("b/manifest.json", "b", "/b is a directory, and a checkpoint is a file$"),
+        (f"segment-{0:020}.relive", f"segment-{0:020}.relive", "is a part of a journal: name the directory that it is"),
     ],
 )
 def test_what_is_something_else_is_named(tmp_path: pathlib.Path, made: str | None, typed: str, message: str) -> None:
@@ -487,7 +461,7 @@ def test_a_parquet_file_is_told_by_its_first_bytes(tmp_path: pathlib.Path, monke
     with pytest.raises(relive.CheckpointError, match=rule):
         relive.load(path)
 
-    monkeypatch.setattr("builtins.open", posix_test.failing(errno.EACCES))
+    monkeypatch.setattr(os, "open", posix_test.failing(errno.EACCES))
     with pytest.raises(relive.CheckpointError, match="steps cannot be read: Permission denied$"):
         places.kind_of(str(path))
 
@@ -495,7 +469,7 @@ def test_a_parquet_file_is_told_by_its_first_bytes(tmp_path: pathlib.Path, monke
 @posix_test.PIPES
 def test_a_pipe_is_not_read(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(relive.CheckpointError, match="pipe is not a directory"):
+    with pytest.raises(relive.CheckpointError, match="pipe is not a regular file$"):
         places.kind_of(str(tmp_path / "pipe"))
 
 

@@ -20,7 +20,7 @@ from relive.persistence import journal_reader
 from relive.persistence import posix_test
 from relive.persistence import seed_blocks_test
 
-CALLS = ("fsync", "fdatasync", "ftruncate", "open", "rename", "unlink", "write")
+CALLS = ("fsync", "fdatasync", "ftruncate", "link", "lseek", "open", "rename", "replace", "unlink", "write")
 
 
 class Crash(BaseException):

@@ -269,8 +269,6 @@ class Reading:
         with files.raising(self.path, _FAILED):
             while names != before:
                 before, names = names, sorted(directory.names())
-        if files.MANIFEST in names:
-            raise errors.CheckpointError(f"{files.named(self.path)} is a checkpoint, not a journal: load it")
         found: dict[str, list[int]] = {"": [], NEW: [], OLDEST: [], CLOSED: []}
         for name in names:
             match = NAME.fullmatch(name)
@@ -322,6 +320,8 @@ def locked(path: str) -> Iterator[None]:
 
 def _opened(path: str) -> files.Directory:
     """Open the directory at `path`, which may be a link to one."""
+    if os.path.isfile(path):
+        raise errors.CheckpointError(f"{files.named(path)} is a file, not a journal: if it is a checkpoint, load it")
     with files.raising(path, _FAILED):
         return files.Directory(path, follow=True)
 

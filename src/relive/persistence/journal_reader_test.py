@@ -548,7 +548,7 @@ def test_what_is_no_journal_is_left_alone(tmp_path: pathlib.Path, opening: Calla
         assert contents(path) == {name: b"all of it"}
         (path / name).unlink()
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(errors.CheckpointError, match="file could not be read: Not a directory$"):
+    with pytest.raises(errors.CheckpointError, match="file is a file, not a journal: if it is a checkpoint, load it$"):
         opening(tmp_path / "file")
     if opening is not relive.Journal:  # It makes one.
         with pytest.raises(errors.CheckpointError, match="nowhere could not be read: No such file or directory$"):

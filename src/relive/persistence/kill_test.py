@@ -31,6 +31,7 @@ import pytest
 import relive
 from relive import errors
 from relive.episodes import episode_journal
+from relive.persistence import checkpoint
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
 from relive.persistence import recover_test
@@ -232,7 +233,7 @@ def test_a_killed_process_loses_no_reported_call(
             assert content(recovered) == found[last.number + 1]
         if saved.exists():
             seen["checkpoints"] += 1
-            place = json.loads((saved / "manifest.json").read_bytes())["journal"]["num_records"]
+            place = checkpoint.read_manifest(str(saved))[0]["journal"]["num_records"]
             assert place >= num_saved
             assert content(type(recovered).load(saved)) == found.get(place, content(type(recovered).load(saved)))
             with contextlib.suppress(errors.CheckpointError):  # It may be older than the journal.

@@ -1,29 +1,22 @@
-"""manifest.json: the state without its arrays, and a description of each array file.
+"""JSON that is bounded and strict: the manifest of a checkpoint, and objects that are sealed with a checksum.
 
     {
      "format": "relive checkpoint",
-     "version": 1,
+     "version": 2,
      "relive": "0.2.0",
      ...                                        the state, but for its arrays
-     "arrays": {
-      "rows/reward": {"file": "rows.reward.npy", "dtype": "<f8", "shape": [100], "crc32": 7, "nbytes": 928}
-     },
-     "crc32": 123456789                         of all bytes before the comma above
+     "arrays": {"rows/reward": {"file": "rows.reward.npy", "dtype": "<f8", "shape": [100]}}
     }
 
-The first two members of a manifest and the last one are on separate lines, so that format, version and checksum are
-checked before parsing, which takes time and memory bounded by the size.
+Each member is on a line. The first two are checked before the rest is parsed, which takes time and memory bounded by
+the size. Values are judged where they are used: by `state.StateReader`.
 """
 
-from collections.abc import Mapping
-import dataclasses
+from collections.abc import Iterable, Mapping
 import json
-import math
 import re
-from typing import Any
+from typing import Any, NoReturn
 import zlib
-
-import numpy as np
 
 import relive
 from relive import errors
@@ -31,16 +24,16 @@ from relive.common import validation
 from relive.persistence import dtypes
 from relive.persistence import npy
 
-VERSION = 1
+VERSION = 2
 MOST_BYTES = 1 << 21
-_FORMAT = "relive checkpoint"
+MARKER = b'{\n "format": "relive checkpoint",\n'
+"""How the manifest of every checkpoint begins, whatever its version."""
+FORMAT = "relive checkpoint"
 _MOST_NAME_CHARACTERS = 100
 _MOST_CONTAINERS = 100_000
 _MOST_DEPTH = 64
 _MOST_LENGTH = 2**63 - 1
-_LARGEST = 1 << 1024
-_RESERVED = ("format", "version", "relive", "arrays", "crc32")
-_JSON = (type(None), bool, int, float, str, list, dict)
+_RESERVED = ("format", "version", "relive", "arrays")
 
 _END = re.compile(rb',\n "crc32": (0|[1-9][0-9]{0,9})\n}\n')
 _MOST_END = 32
@@ -48,15 +41,50 @@ _AS_LISTS = bytes.maketrans(b"{}", b"[]")
 _NO_TOKENS = bytes({*range(256)} - {*b'[]{}"'})
 
 
-# Sealed objects.
-def sealed(members: dict[str, Any]) -> bytes:
+# Objects.
+def _text(members: Mapping[str, Any]) -> bytes:
+    """Return a JSON object, a line for a member, without its end; raise ArgumentError if it would not come back."""
+    lines = []
+    for name, value in members.items():
+        try:
+            line = f" {_json(name)}: {_json(value)}".encode()
+            is_same = json.loads(b"{%s}" % line) == {name: value}
+        except (RecursionError, TypeError, ValueError):
+            is_same = False
+        if not is_same:
+            rule = (
+                "hold None, bools, finite numbers, strings, lists, and dicts with strings as names, that JSON can hold"
+            )
+            raise errors.ArgumentError(f"state[{_quoted(name)}] must {rule}, got {validation.short_repr(value)}")
+        lines.append(line)
+    return b"{\n" + b",\n".join(lines)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _parsed(label: str, raw: bytes) -> dict[str, Any]:
+    """Return the members of a JSON object; raise CheckpointError, which begins with `label`, if it is none."""
+    if not _is_flat(raw):
+        raise errors.CheckpointError(f"{label} must have {_FLAT}")
+    try:
+        members = json.loads(raw.decode(), object_pairs_hook=_distinct, parse_constant=_refuse)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise errors.CheckpointError(f"{label} is not JSON: {error}") from error
+    if not isinstance(members, dict):
+        raise errors.CheckpointError(f"{label} must be an object, got {validation.short_repr(members)}")
+    return members
+
+
+def sealed(members: Mapping[str, Any]) -> bytes:
     r"""Return a JSON object whose last member is the CRC-32 of all bytes before it.
 
     >>> from relive.persistence import manifest
     >>> manifest.sealed({"generation": 3})
     b'{\n "generation": 3,\n "crc32": 360426098\n}\n'
     """
-    content = json.dumps(members, indent=1, ensure_ascii=False, allow_nan=False).encode().removesuffix(b"\n}")
+    content = _text(members)
     return content + b',\n "crc32": %d\n}\n' % zlib.crc32(content)
 
 
@@ -66,18 +94,7 @@ def unsealed(label: str, raw: bytes) -> dict[str, Any]:
     end = _END.fullmatch(raw, max(0, comma))
     if end is None or int(end[1]) != zlib.crc32(memoryview(raw)[:comma]):
         raise errors.CheckpointError(f"{label} was changed or cut: its CRC-32 does not match")
-    if not _is_flat(raw):
-        raise errors.CheckpointError(
-            f"{label} must have at most {_MOST_CONTAINERS} lists and dicts, {_MOST_DEPTH} deep"
-        )
-    try:
-        members: dict[str, Any] = json.loads(raw.decode(), object_pairs_hook=_distinct)
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise errors.CheckpointError(f"{label} is not JSON: {error}") from error
-    fault = _fault(members, _MOST_DEPTH)
-    if fault is not None:
-        raise errors.CheckpointError(f"{label}: state{fault[0]} must be {fault[1]}")
-    return members
+    return _parsed(label, raw)
 
 
 def require_version(label: str, raw: bytes, form: str, version: int) -> None:
@@ -91,6 +108,9 @@ def require_version(label: str, raw: bytes, form: str, version: int) -> None:
         raise errors.CheckpointError(f"{label} {found}: {remedy}")
 
 
+_FLAT = f"at most {_MOST_CONTAINERS} lists and dicts, {_MOST_DEPTH} deep"
+
+
 def _is_flat(raw: bytes) -> bool:
     """Return whether brackets outside of strings are few and not deeply nested, before parsing."""
     tokens = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_AS_LISTS, _NO_TOKENS)
@@ -98,6 +118,8 @@ def _is_flat(raw: bytes) -> bool:
     if brackets.count("[") > _MOST_CONTAINERS:
         return False
     for _ in range(_MOST_DEPTH):
+        if not brackets:
+            return True
         brackets = brackets.replace("[]", "")
     return not brackets
 
@@ -109,145 +131,63 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _fault(value: object, depth: int) -> tuple[str, str] | None:
-    """Return the path of the first part of a value that is not JSON, and what it must be; None if all is valid."""
-    if type(value) not in _JSON:
-        kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        rule = "None, a bool, an int, a float, a str, a list or a dict"
-        return "", f"{rule}, got a {kind}, {validation.short_repr(value)}"
-    if isinstance(value, float) and not math.isfinite(value):
-        return "", f"a finite number, got {value}"
-    if isinstance(value, int) and abs(value) >= _LARGEST:
-        return "", f"less than 2**1024, got an integer of {value.bit_length()} bits"
-    if isinstance(value, str) and not is_text(value):
-        return "", f"a string without lone surrogates, got {validation.short_repr(value)}"
-    if not isinstance(value, list | dict):
-        return None
-    if depth == 0:
-        return "", f"at most {_MOST_DEPTH} lists and dicts deep"
-    for name, member in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(value, dict) and (type(name) is not str or not is_text(name)):
-            return "", f"a dict with strings as names, got {validation.short_repr(name)}"
-        fault = _fault(member, depth - 1)
-        if fault is not None:
-            return f"[{quoted(name)}]{fault[0]}", fault[1]
-    return None
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"it holds {constant}")
 
 
-def quoted(name: str | int) -> str:
-    """Return a name quoted for an error message, or a number."""
-    return ascii(name[:_MOST_NAME_CHARACTERS] if isinstance(name, str) else name)
-
-
-def is_text(text: str) -> bool:
-    """Return whether a string can be encoded as UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _quoted(name: str) -> str:
+    """Return a name quoted for an error message."""
+    return ascii(name[:_MOST_NAME_CHARACTERS])
 
 
 # Manifests.
-@dataclasses.dataclass(frozen=True)
-class Entry:
-    """The entry of an array file in a manifest."""
-
-    file: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    crc32: int
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the file."""
-        return npy.size_of(self.dtype, self.shape)
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of all rows."""
-        return self.dtype.itemsize * math.prod(self.shape)
-
-    def members(self) -> dict[str, Any]:
-        """Return what a manifest says of the file."""
-        dtype, shape = dtypes.described(self.dtype), list(self.shape)
-        return {"file": self.file, "dtype": dtype, "shape": shape, "crc32": self.crc32, "nbytes": self.nbytes}
-
-
-def file_name(name: str) -> str:
-    """Return the file name of an array, without any directory.
-
-    Letters, digits, "_" and "-" are kept, "/" becomes ".", any other UTF-8 byte its hexadecimal number. Long names are
-    cut. Long names and names with capitals, which some file systems do not distinguish, get a checksum at the end.
-
-    >>> from relive.persistence import manifest
-    >>> manifest.file_name("rows/observation/camera 1")
-    'rows.observation.camera%201.npy'
-    >>> manifest.file_name("../RAM")
-    '%2e%2e.RAM~84f3525f.npy'
-    """
-    raw = name.encode()
-    text = re.sub(rb"[^0-9A-Za-z_/-]", lambda match: b"%%%02x" % match[0][0], raw).decode().replace("/", ".")
-    if len(text) > _MOST_NAME_CHARACTERS or text != text.lower():
-        text = f"{text[:_MOST_NAME_CHARACTERS]}~{zlib.crc32(raw):08x}"
-    return f"{text}.npy"
-
-
-def check_values(values: Mapping[str, Any]) -> None:
-    """Raise ArgumentError if the values of a state, without its arrays, are not JSON or have a reserved name."""
-    fault = _fault(values, _MOST_DEPTH)
-    if fault is not None:
-        raise errors.ArgumentError(f"state{fault[0]} must be {fault[1]}")
+def encoded(values: Mapping[str, Any], members: Iterable[npy.Member]) -> bytes:
+    """Return the manifest of a state; raise ArgumentError if `decoded` would refuse it."""
     for name in _RESERVED:
         if name in values:
             raise errors.ArgumentError(f"state must not have {name!r}: every manifest has a member of that name")
-
-
-def encoded(values: Mapping[str, Any], entries: Mapping[str, Entry]) -> bytes:
-    """Return the manifest of a state checked by `check_values`; raise ArgumentError if `decoded` would refuse it."""
-    arrays = {name: entry.members() for name, entry in entries.items()}
-    raw = sealed({"format": _FORMAT, "version": VERSION, "relive": relive.__version__, **values, "arrays": arrays})
+    arrays = {
+        each.name: {"file": each.file, "dtype": dtypes.described(each.dtype), "shape": list(each.shape)}
+        for each in members
+    }
+    head = {"format": FORMAT, "version": VERSION, "relive": relive.__version__}
+    raw = _text({**head, **values, "arrays": arrays}) + b"\n}\n"
     if len(raw) > MOST_BYTES or not _is_flat(raw):
-        rule = f"be at most {MOST_BYTES} bytes and {_MOST_CONTAINERS} lists and dicts of JSON beside its arrays"
+        rule = f"be at most {MOST_BYTES} bytes of JSON beside its arrays, and {_FLAT}"
         raise errors.ArgumentError(f"state must {rule}, got {len(raw)} bytes: put long values into arrays")
     return raw
 
 
-def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], dict[str, Entry]]:
-    """Return the values of a state and the entry of each of its arrays.
-
-    A CheckpointError that begins with `label` says that it is not a manifest, of another version, or damaged.
-    """
-    require_version(label, raw, _FORMAT, VERSION)
-    members = unsealed(label, raw)
-    arrays = members.get("arrays")
+def decoded(raw: bytes, label: str) -> tuple[dict[str, Any], list[npy.Member]]:
+    """Return the values of a state and its arrays; raise CheckpointError, which begins with `label`, if it is none."""
+    require_version(label, raw, FORMAT, VERSION)
+    values = _parsed(label, raw)
+    arrays = values.pop("arrays", None)
     if not isinstance(arrays, dict):
         raise errors.CheckpointError(f"{label}: arrays must be a dict, got {validation.short_repr(arrays)}")
-    entries = {}
+    members = []
     for name, value in arrays.items():
         try:
-            entries[name] = _entry(name, value)
+            members.append(_member(name, value))
         except errors.CheckpointError as error:
-            raise errors.CheckpointError(f"{label}: array {quoted(name)}: {error}") from error
-    return {name: value for name, value in members.items() if name not in _RESERVED}, entries
+            raise errors.CheckpointError(f"{label}: array {_quoted(name)}: {error}") from error
+    return {name: value for name, value in values.items() if name not in _RESERVED}, members
 
 
-def _entry(name: str, value: object) -> Entry:
-    members = value if isinstance(value, dict) else {}
-    if sorted(members) != ["crc32", "dtype", "file", "nbytes", "shape"]:
-        raise errors.CheckpointError("it must have crc32, dtype, file, nbytes and shape")
-
-    def require(is_right: bool, member: str, rule: str) -> None:
-        if not is_right:
-            raise errors.CheckpointError(f"{member} must {rule}, got {validation.short_repr(members[member])}")
-
-    file, crc32, shape, nbytes = file_name(name), members["crc32"], members["shape"], members["nbytes"]
-    require(bool(name) and members["file"] == file, "file", f"be {file}")
-    require(type(crc32) is int and 0 <= crc32 < 1 << 32, "crc32", "be an integer in [0, 2**32)")
-    dtype, most = npy.dtype_of(members["dtype"]), dtypes.MOST_AXES
-    require(type(shape) is list and 1 <= len(shape) <= most, "shape", f"be a list of 1 to {most} lengths")
-    are_lengths = all(type(length) is int and 0 <= length <= _MOST_LENGTH for length in shape)
-    require(are_lengths, "shape", "hold lengths of at least 0")
-    entry = Entry(file, dtype, tuple(shape), crc32)
-    require(type(nbytes) is int and nbytes == entry.nbytes, "nbytes", f"be {entry.nbytes}")
-    return entry
+def _member(name: str, value: object) -> npy.Member:
+    entry = value if isinstance(value, dict) else {}
+    if sorted(entry) != ["dtype", "file", "shape"]:
+        raise errors.CheckpointError("it must have dtype, file and shape")
+    shape: Any = entry["shape"]
+    if (
+        type(shape) is not list
+        or not shape
+        or not all(type(each) is int and 0 <= each <= _MOST_LENGTH for each in shape)
+    ):
+        rule = "be a list of lengths of at least 0"
+        raise errors.CheckpointError(f"shape must {rule}, got {validation.short_repr(shape)}")
+    member = npy.Member(name, npy.dtype_of(entry["dtype"]), tuple(shape))
+    member.check()
+    if not name or entry["file"] != member.file:
+        raise errors.CheckpointError(f"file must be the one of its name, got {validation.short_repr(entry['file'])}")
+    return member

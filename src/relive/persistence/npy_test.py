@@ -1,7 +1,8 @@
 from collections.abc import Callable, Iterator
+import io
 import os
 import pathlib
-import tracemalloc
+import re
 from typing import Any, cast
 import zlib
 
@@ -21,28 +22,29 @@ def nothing(count: int) -> None:
     pass
 
 
-def write(path: pathlib.Path, column: Any, wrote: Callable[[int], None] = nothing) -> int:
-    with open(path, "wb", buffering=0) as file:
-        return npy.write(file.fileno(), "array 'a'", column, wrote)
+def write(path: pathlib.Path, column: Any) -> int:
+    """Write an array to a file, and return the CRC-32 of that."""
+    raw = b"".join(map(bytes, npy.parts_of(npy.member_of("a", column), column)))
+    path.write_bytes(raw)
+    return zlib.crc32(raw)
 
 
-READERS: list[npy.Reader] = []
+FILES: list[io.FileIO] = []
 
 
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    while READERS:
-        READERS.pop().close()
+    while FILES:
+        FILES.pop().close()
 
 
 def reader_of(
     path: pathlib.Path, dtype: Any, shape: tuple[int, ...], crc32: int, report: Callable[[int], None] = nothing
-) -> npy.Reader:
-    """Return a reader that is closed after the test."""
-    reader = npy.Reader(os.open(path, os.O_RDONLY), "a.npy", np.dtype(dtype), shape, crc32, report=report)
-    READERS.append(reader)
-    return reader
+) -> npy.Column:
+    """Return a column of a file that is closed after the test."""
+    FILES.append(io.FileIO(path))
+    return npy.Column(npy.Member("a", np.dtype(dtype), shape), FILES[-1], 0, "a.npy", crc32, report)
 
 
 @pytest.fixture
@@ -102,19 +104,11 @@ def test_a_column_is_written_as_the_array_of_its_rows(path: pathlib.Path, monkey
         asked.append((start, stop))
         return array[start:stop]
 
-    counts: list[int] = []
-    write(path, state.LazyArray(cast(Any, (np.int64(10), np.int64(2))), array.dtype, read), counts.append)
+    column = state.LazyArray(cast(Any, (np.int64(10), np.int64(2))), array.dtype, read)
+    write(path, column)
     assert path.read_bytes() == dtypes_test.saved(array)
     assert asked == [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert counts == [128, 24, 24, 24, 8]
-
-
-def test_what_the_system_takes_in_parts_is_written_whole(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    system_write = os.write
-    monkeypatch.setattr(os, "write", lambda descriptor, memory: system_write(descriptor, memory[:7]))
-    array = np.arange(100)
-    write(path, array)
-    assert path.read_bytes() == dtypes_test.saved(array)
+    assert [len(part) for part in npy.parts_of(npy.member_of("a", column), column)] == [128, 24, 24, 24, 8]
 
 
 def test_a_column_that_answers_other_rows_is_refused(path: pathlib.Path) -> None:
@@ -133,7 +127,7 @@ def test_bytes_that_are_no_value_are_neither_written_nor_read(path: pathlib.Path
         rule = "must hold bools that are 0 or 1, and characters of Unicode$"
         with pytest.raises(errors.ArgumentError, match=f"^array 'a' {rule}"):
             write(path, array)
-        raw = npy.header(array.dtype, array.shape) + array.tobytes()
+        raw = npy.Member("a", array.dtype, array.shape).header + array.tobytes()
         path.write_bytes(raw)
         with pytest.raises(errors.CheckpointError, match=rf"^a\.npy {rule}"):
             reader_of(path, array.dtype, array.shape, zlib.crc32(raw)).verify()
@@ -143,23 +137,23 @@ def test_bytes_that_are_no_value_are_neither_written_nor_read(path: pathlib.Path
 
 
 @pytest.fixture
-def reader(path: pathlib.Path) -> npy.Reader:
+def reader(path: pathlib.Path) -> npy.Column:
     return reader_of(path, "<i4", (6, 2), write(path, np.arange(12, dtype="<i4").reshape(6, 2)))
 
 
-def test_rows_are_read_in_any_order(reader: npy.Reader) -> None:
+def test_rows_are_read_in_any_order(reader: npy.Column) -> None:
     rows = np.arange(12).reshape(6, 2).tolist()
     for start, stop in ((4, 6), (1, 2), (3, 3), (0, 6), (0, 2), (0, 1), (2, 3), (1, 3)):
         found = reader.read(start, stop)
         assert found.tolist() == rows[start:stop]
         assert found.shape == (stop - start, 2)
         found[:] = 7  # It is a copy.
-    reader.close()
+    FILES[-1].close()
     with pytest.raises(errors.ClosedError, match=r"^a\.npy was closed: read it before$"):
         reader.read(0, 1)
 
 
-def test_rows_that_are_not_there_are_an_error(reader: npy.Reader) -> None:
+def test_rows_that_are_not_there_are_an_error(reader: npy.Column) -> None:
     for start, stop in [(-1, 2), (0, 7), (3, 2), (7, 7)]:
         with pytest.raises(errors.ArgumentError, match=rf"^rows must be in \[0, 6\], got \[{start}, {stop}\)$"):
             reader.read(start, stop)
@@ -212,28 +206,9 @@ def test_an_array_without_values_is_verified_at_once(path: pathlib.Path) -> None
             reader_of(path, float, shape, crc32 + 1)
 
 
-def test_a_file_of_another_size_is_refused(path: pathlib.Path) -> None:
-    for change in [-1, 1, -100, 1000]:
-        crc32 = write(path, np.arange(3))
-        os.truncate(path, 152 + change)
-        with pytest.raises(errors.CheckpointError, match=rf"^a\.npy must have 152 bytes, got {152 + change}$"):
-            reader_of(path, "<i8", (3,), crc32)
-
-
-def test_rows_that_a_file_does_not_have_take_no_memory(path: pathlib.Path) -> None:
-    for shape in [(10**15,), (2**62, 2**62), (2**63 - 1,) * 32]:
-        path.write_bytes(npy.header(np.dtype("f8"), shape))
-        tracemalloc.start()
-        with pytest.raises(errors.CheckpointError, match=r"^a\.npy must have \d+ bytes, got 1\d\d\d?$|got \d+$"):
-            reader_of(path, "f8", shape, 0)
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert peak < 100_000
-
-
 def test_a_shape_that_numpy_does_not_make_is_refused(path: pathlib.Path) -> None:
     shape = (0, 2**62, 2**62)
-    path.write_bytes(npy.header(np.dtype("f8"), shape))
+    path.write_bytes(npy.Member("a", np.dtype("f8"), shape).header)
     reader = reader_of(path, "f8", shape, zlib.crc32(path.read_bytes()))
     with pytest.raises(errors.CheckpointError, match=r"^a\.npy does not fit in memory: "):
         reader.read(0, 0)
@@ -250,7 +225,44 @@ def test_a_file_that_shrinks_while_it_is_read_is_refused(path: pathlib.Path) -> 
 def test_what_the_system_cannot_read_is_refused(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crc32 = write(path, np.arange(3))
     reader = reader_of(path, "<i8", (3,), crc32)
-    reader._file.close()
-    reader._file = os.fdopen(os.open(path, os.O_WRONLY), "wb", buffering=0)
+    reader._file = io.FileIO(path, "a")
+    FILES.append(reader._file)
     with pytest.raises(errors.CheckpointError, match=r"^a\.npy cannot be read: "):
         reader.read(0, 3)
+
+
+# Members.
+
+
+def test_a_header_that_numpy_would_not_read_is_refused(path: pathlib.Path) -> None:
+    for count in range(617, 627):
+        array = np.zeros(3, [(f"{number:03}", "u1") for number in range(count)])
+        path.write_bytes(dtypes_test.saved(array))
+        if npy.Member("a", array.dtype, (3,)).header:
+            assert np.load(path).dtype == array.dtype
+        else:
+            with pytest.raises(ValueError, match="may not be safe to load securely"):
+                np.load(path)
+            with pytest.raises(errors.ArgumentError, match=r"'a' cannot be saved: its dtype .* at most 10000 char"):
+                npy.member_of("a", array)
+    assert not npy.Member("a", array.dtype, (3,)).header
+
+
+@hypothesis.given(st.text(min_size=1), st.text(min_size=1))
+def test_names_of_files_say_nothing_but_a_file(one: str, two: str) -> None:
+    name = npy.file_name(one)
+    assert re.fullmatch(r"[0-9A-Za-z_.%~-]+\.npy", name)
+    assert len(name) <= 113
+    if one != two:
+        assert name.lower() != npy.file_name(two).lower()
+
+
+def test_a_name_makes_a_file(subtests: pytest.Subtests) -> None:
+    for name, file in [
+        ("rows/reward", "rows.reward.npy"), ("a-b_c9", "a-b_c9.npy"), ("a.b", "a%2eb.npy"), ("..", "%2e%2e.npy"),
+        ("a\0%", "a%00%25.npy"), ("é", "%c3%a9.npy"), ("/", "..npy"), ("a" * 100, "a" * 100 + ".npy"),
+        ("a" * 101, "a" * 100 + "~9ac9e2b2.npy"), ("RGB", "RGB~b8a6b3ba.npy"),
+    ]:  # fmt: skip
+        with subtests.test(name=name):
+            suffix = f"~{zlib.crc32(name.encode()):08x}.npy"
+            assert npy.file_name(name) == (re.sub(r"~.*", "", file) + suffix if "~" in file else file)

@@ -1,24 +1,19 @@
 """Tells what relive has saved at a path."""
 
 import contextlib
-import dataclasses
 import enum
 import os
-from typing import Any
 
 from relive import errors
 from relive.persistence import checkpoint
 from relive.persistence import files
 from relive.persistence import journal_reader
-from relive.persistence import manifest
 
 _MAP_MANIFEST = "storage.json"
 PARQUET = b"PAR1"
 """How a Parquet file begins and ends."""
 STEPS_ALONE = "holds steps and no buffer: relive.integrations.arrow.add_parquet adds them to one"
-FOREIGN = "docs/guides/my_file.md tells how to read files of other libraries"
-_BEGINNINGS = {b"\x89HDF": "an HDF5 file", b"PK": "a zip file, such as .npz", b"\x93NUMPY": ".npy", b"\x80": "a pickle"}
-"""How files of others begin, which hold steps often."""
+FOREIGN = checkpoint.FOREIGN
 _MOST_NAMED = 3
 
 
@@ -31,44 +26,33 @@ class Kind(enum.Enum):
     PARQUET = "Parquet file"
 
 
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """The contents of the manifest of a checkpoint: the state without its arrays, and the entry of each array file."""
-
-    place: str
-    """Where it was read: at the path itself, or at the one that a crash left."""
-    values: dict[str, Any]
-    entries: dict[str, manifest.Entry]
-
-
 def kind_of(path: str) -> Kind:
-    """Return the kind of what is at an absolute path, or at the one that a crash between two renames left.
+    """Return the kind of what is at an absolute path, by how files begin and how those in a directory are named.
 
     CheckpointError says what is there, and what to do, if relive did not write it.
     """
     label = files.named(path)
-    place = files.newest(path)
-    if not os.path.lexists(place):
-        raise errors.CheckpointError(f"{label} does not exist")
-    if not os.path.isdir(place):
-        if _beginning(place).startswith(PARQUET):
+    if not os.path.isdir(path):
+        with files.opened(path) as file, files.raising(path, "cannot be read"):
+            head = file.read(checkpoint.HEAD_BYTES)
+        if checkpoint.begins(head):
+            return Kind.CHECKPOINT
+        if head.startswith(PARQUET):
             return Kind.PARQUET
-        name = os.path.basename(path)
-        is_part = name == files.MANIFEST or name.endswith(".npy") or is_of_journal(name)
-        if not is_part:
-            refuse_foreign(place)
-        remedy = "name the directory that it is in" if is_part else "a checkpoint or a journal is a directory"
-        raise errors.CheckpointError(f"{label} is not a directory: {remedy}")
-    with files.raising(path, "cannot be read"), files.Directory(place, follow=True) as directory:
+        if is_of_journal(os.path.basename(path)):
+            raise errors.CheckpointError(f"{label} is a part of a journal: name the directory that it is in")
+        checkpoint.refuse_foreign(label, head)
+        raise errors.CheckpointError(f"{label} is not a checkpoint")
+    with files.raising(path, "cannot be read"), files.Directory(path, follow=True) as directory:
         names = sorted(directory.names())
-    if files.MANIFEST in names:
-        return Kind.CHECKPOINT
     if names == [journal_reader.CHECKPOINT] or any(is_of_journal(name) for name in names):
         return Kind.JOURNAL
     if _MAP_MANIFEST in names:
         return Kind.MAP
     if not names:
         raise errors.CheckpointError(f"{label} is empty: neither a checkpoint nor a journal")
+    if checkpoint.MANIFEST in names:
+        raise errors.CheckpointError(f"{label} is a directory, {checkpoint.rule_of_directory(path)}")
     held = ", ".join(f"{name!a}" for name in names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
     raise errors.CheckpointError(f"{label} is neither a checkpoint nor a journal: it holds {held}")
 
@@ -86,17 +70,8 @@ def kind_of_buffer(path: str) -> Kind:
 
 def refuse_foreign(place: str) -> None:
     """Raise CheckpointError, which names the page, for a file in a format in which other libraries keep steps."""
-    for start, form in _BEGINNINGS.items():
-        if _beginning(place).startswith(start):
-            raise errors.CheckpointError(f"{files.named(place)} is {form} and not of relive: {FOREIGN}")
-
-
-def _beginning(place: str) -> bytes:
-    """Return the first bytes of a regular file, and none of anything else."""
-    if not os.path.isfile(place):
-        return b""
-    with files.raising(place, "cannot be read"), open(place, "rb") as file:
-        return file.read(16)
+    with files.opened(place) as file, files.raising(place, "cannot be read"):
+        checkpoint.refuse_foreign(files.named(place), file.read(checkpoint.HEAD_BYTES))
 
 
 def is_of_journal(name: str) -> bool:
@@ -104,17 +79,9 @@ def is_of_journal(name: str) -> bool:
     return journal_reader.NAME.fullmatch(name) is not None
 
 
-def read_manifest(path: str) -> Manifest:
-    """Return the manifest of the checkpoint at `path`, without reading other files."""
-    place = files.newest(path)
-    with contextlib.ExitStack() as opened:
-        _, values, entries = checkpoint.read_manifest(place, opened)
-    return Manifest(place, values, entries)
-
-
 def older(path: str) -> list[str]:
     """Return the older checkpoints that `save` kept under that name, newest first."""
     found: list[str] = []
     with contextlib.suppress(errors.CheckpointError):  # Something else has the next number.
-        found.extend(files.older(path))
+        found.extend(checkpoint.older(path))
     return found

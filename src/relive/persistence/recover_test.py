@@ -621,7 +621,7 @@ def test_another_base_checkpoint_is_refused(with_checkpoint: pathlib.Path) -> No
         buffer.save(with_checkpoint / "base" / "checkpoint")
     with pytest.raises(errors.CheckpointError, match="base/checkpoint is not what the journal begins with$"):
         relive.recover(with_checkpoint)
-    (with_checkpoint / "base" / "checkpoint" / "manifest.json").unlink()
+    (with_checkpoint / "base" / "checkpoint").unlink()
     message = "base/checkpoint.*: recover with an older checkpoint=, or not at all"
     with pytest.raises(errors.CheckpointError, match=message):
         relive.repair(with_checkpoint)
@@ -629,7 +629,9 @@ def test_another_base_checkpoint_is_refused(with_checkpoint: pathlib.Path) -> No
 
 def test_a_checkpoint_is_not_recovered_as_a_journal(tmp_path: pathlib.Path) -> None:
     relive.RingReplayBuffer(10).save(tmp_path / "buffer")
-    with pytest.raises(errors.CheckpointError, match="buffer is a checkpoint, not a journal: load it$"):
+    with pytest.raises(
+        errors.CheckpointError, match="buffer is a file, not a journal: if it is a checkpoint, load it$"
+    ):
         relive.recover(tmp_path / "buffer")
     written(tmp_path / "log", relive.RingReplayBuffer(5))
     message = "^codec must be left out for a RingReplayBuffer, which holds no ob"

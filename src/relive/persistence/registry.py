@@ -143,8 +143,20 @@ class Described(Configurable):
         """Return the object with that description; raise CheckpointError if it is invalid."""
 
 
+_parameters: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
 def parameters(kind: type) -> dict[str, Any]:
-    """Return the parameters of a constructor with their defaults; with `**kwargs` or `*args`, those above it too."""
+    """Return the parameters of a constructor with their defaults; with `**kwargs` or `*args`, those above it too.
+
+    They are worked out once a class; the dict must not be changed.
+    """
+    if kind not in _parameters:
+        _parameters[kind] = _worked_out(kind)
+    return _parameters[kind]
+
+
+def _worked_out(kind: type) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     for constructor in (vars(each)["__init__"] for each in kind.__mro__[:-1] if "__init__" in vars(each)):
         found = list(inspect.signature(constructor).parameters.values())[1:]

@@ -1,65 +1,51 @@
-"""Repairs journals and checkpoints after a crash or a disk fault.
+"""Repairs journals after a crash or a disk fault.
 
     torn      segment-...42.relive   =======......       is cut after its last complete record
     damaged   segment-...42.relive   ===x====            is cut before its first bad one; the whole of it stays as
               segment-...57.relive   ========            segment-...42.relive.damaged, and what followed as
                                                          segment-...57.relive.damaged
 
-    .NAME.new, .NAME.old     incomplete directories are deleted, once NAME is intact
-    NAME missing, NAME.1     NAME.1 is renamed to NAME, NAME.2 to NAME.1, and so on
-    no NAME.1 either         .NAME.new becomes NAME, if it is complete
-
-A damaged checkpoint is left as it is: it cannot be repaired. An interrupted repair is completed by the next one, and
-repairing twice changes nothing.
+An interrupted repair is completed by the next one, and repairing twice changes nothing. A checkpoint needs none: a
+crash leaves the old one or the new one.
 """
 
 import dataclasses
 import os
-import shutil
 
 from relive import errors
-from relive.persistence import checkpoint
 from relive.persistence import files
 from relive.persistence import journal_reader
-from relive.persistence import places
-from relive.persistence import state as state_lib
 
 _FAILED = "could not be repaired"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repair:
-    """The result of a repair; `str` describes it in words.
+    """The result of a repair of a journal; `str` describes it in words.
 
     Attributes:
-        place: The path that was repaired.
-        num_records: Number of complete records left in a journal; None for a checkpoint.
+        place: Its path.
+        num_records: Number of complete records left.
         num_bytes_cut: Number of bytes of a torn record that were cut off.
-        damage: The damage in a journal and its place; None if there was none.
+        damage: The damage and its place; None if there was none.
         set_aside: The files with the damaged part and what followed, in the journal's directory.
-        renamed: The directories that were renamed, as pairs of old and new names.
-        deleted: The incomplete directories that were deleted.
     """
 
     place: str
-    num_records: int | None = None
+    num_records: int
     num_bytes_cut: int = 0
     damage: str | None = None
     set_aside: tuple[str, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
-    deleted: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return a description on one line."""
-        done = [f"renamed {files.named(source)} to {files.named(target)}" for source, target in self.renamed]
-        done += [f"deleted {files.named(path)}" for path in self.deleted]
+        done = []
         if self.damage is not None:
             done.append(self.damage)
             done += [f"set aside as {', '.join(self.set_aside)}"] if self.set_aside else []
         if self.num_bytes_cut:
             done.append(f"cut {self.num_bytes_cut} bytes after them, which are no record")
-        records = "" if self.num_records is None else f"{self.num_records} whole records: "
-        return records + ("; ".join(done) or "nothing to repair")
+        return f"{self.num_records} whole records: {'; '.join(done) or 'nothing to repair'}"
 
 
 def repair_journal(path: str, *, drop_damaged: bool = False) -> Repair:
@@ -93,58 +79,9 @@ def refusal(damage: journal_reader.DamageError, num_records: int) -> errors.Chec
     return errors.CheckpointError(f"{damage}: repair with drop_damaged=True keeps the {num_records} records before it")
 
 
-def repair_checkpoint(path: str, progress: state_lib.Progress | None = None) -> Repair:
-    """Repair the checkpoint at an absolute path, or what a crash has left of it; see `inspect.repair`."""
-    with files.raising(path, _FAILED), files.locked(path):
-        moves = _moves(path)
-        broken = checkpoint.faults(moves[0][0] if moves else path, progress)
-        if broken:
-            raise errors.CheckpointError(f"{'; '.join(broken)}: {_remedy(path)}")
-        moved = [source for source, _ in moves]
-        left = [place for kind in ("new", "old") if (place := files.beside(path, kind)) not in moved]
-        left = [place for place in left if os.path.lexists(place)]
-        for place in left:  # Before anything changes.
-            files.check_files(place)
-        for source, target in moves:
-            os.rename(source, target)
-        files.fsync_directory(os.path.dirname(path))
-        for place in left:
-            files.remove_directory(place)
-    return Repair(place=path, renamed=tuple(moves), deleted=tuple(left))
-
-
-def _moves(path: str) -> list[tuple[str, str]]:
-    """Return the renames, as pairs, that give a checkpoint back the name it lost in a crash."""
-    if os.path.lexists(path):
-        return []
-    older, new = places.older(path), files.beside(path, "new")
-    if older:
-        return list(zip(older, [path, *older[:-1]], strict=True))
-    if not os.path.isdir(new):  # NAME.1 exists, but was saved under that name.
-        raise errors.CheckpointError(f"{files.named(path)} does not exist")
-    if checkpoint.faults(new):
-        raise errors.CheckpointError(f"{files.named(path)} does not exist, and {files.named(new)} was never completed")
-    return [(new, path)]
-
-
-def _remedy(path: str) -> str:
-    """Return what to do about a damaged checkpoint."""
-    label = files.named(path)
-    for each in (files.beside(path, "new"), *places.older(path)):
-        if os.path.isdir(each) and not checkpoint.faults(each):
-            return f"{label} is left as it is, but {files.named(each)} is whole: load that"
-    return f"{label} is left as it is: nothing beside it is whole"
-
-
 def _cut(path: str, size: int) -> None:
     with open(os.open(path, os.O_RDWR | files.STRICT), "r+b") as file:
         file.truncate(size)
-        files.fsync_file(file.fileno())
-
-
-def _copy(source: str, target: str) -> None:
-    shutil.copyfile(source, target)
-    with open(target, "r+b") as file:
         files.fsync_file(file.fileno())
 
 
@@ -160,7 +97,7 @@ def _set_aside(found: journal_reader.Reading, damage: journal_reader.DamageError
         if first > damage.first or not damage.whole:
             os.rename(source, os.path.join(path, aside))
         elif os.path.getsize(source) > damage.whole:
-            _copy(source, os.path.join(path, aside))
+            files.copy_file(source, os.path.join(path, aside))
             files.fsync_directory(path)
             _cut(source, damage.whole)
         else:

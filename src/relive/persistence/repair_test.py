@@ -1,18 +1,16 @@
-"""A repair cleans up after a crash, deletes nothing of value, and a second one finds nothing to do."""
+"""A repair of a journal deletes nothing of value, and a second one finds nothing to do."""
 
 import contextlib
 import errno
 import itertools
 import os
 import pathlib
-import shutil
 from typing import Any
 
 import pytest
 
 import relive
 from relive import errors
-from relive.cli import saved_examples_test as examples
 from relive.persistence import files as files_lib
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
@@ -158,119 +156,8 @@ def test_a_torn_tail_that_stays_is_not_repaired(tmp_path: pathlib.Path, monkeypa
         repair.repair_journal(str(tmp_path / "log"))
 
 
-# Checkpoints.
-
-
-@pytest.fixture
-def path(tmp_path: pathlib.Path) -> str:
-    """Return a path that does not exist."""
-    return str(tmp_path / "buffer")
-
-
-def save(path: str, steps: int = 60, keep: int = 1) -> None:
-    """Save a buffer of that many steps."""
-    examples.prioritized(steps).save(path, keep=keep)
-
-
-def everything(path: str) -> dict[str, bytes | None]:
-    """Return all files and directories beside a path, but for lock files."""
-    found = sorted(pathlib.Path(path).parent.rglob("*"))
-    return {str(each): each.read_bytes() if each.is_file() else None for each in found if each.suffix != ".lock"}
-
-
-def refused(path: str, message: str) -> None:
-    """Check that a path is not repaired, that the message says why, and that nothing has changed."""
-    before = everything(path)
-    with pytest.raises(relive.CheckpointError, match=message):
-        relive.repair(path)
-    assert everything(path) == before
-
-
-def test_a_whole_checkpoint_needs_no_repair(path: str) -> None:
-    refused(path, "/buffer does not exist$")
-    assert os.listdir(os.path.dirname(path)) == []
-    save(f"{path}.1")  # Under a number of its own, which it keeps.
-    refused(path, "/buffer does not exist$")
-    shutil.rmtree(f"{path}.1")
-    save(path)
-    before = everything(path)
-    assert relive.repair(path) == repair.Repair(place=path)
-    assert str(relive.repair(path)) == "nothing to repair"
-    assert everything(path) == before
-    with files_lib.locked(path):
-        refused(path, "/buffer is in use by this process")
-
-
-def test_incomplete_directories_are_deleted(path: str) -> None:
-    save(path)
-    new, old = files_lib.beside(path, "new"), files_lib.beside(path, "old")
-    os.mkdir(new)
-    pathlib.Path(new, "rows.reward.npy").touch()
-    shutil.copytree(path, old)
-    assert relive.repair(path).deleted == (new, old)
-    assert not os.path.exists(new)
-    assert not os.path.exists(old)
-    assert str(relive.repair(path)) == "nothing to repair"
-
-
-def test_a_checkpoint_gets_its_name_back(path: str) -> None:
-    for steps in (40, 50, 60):
-        save(path, steps, keep=3)
-    shutil.rmtree(path)
-    os.mkdir(files_lib.beside(path, "new"))
-    done = relive.repair(path)
-    assert done.renamed == ((f"{path}.1", path), (f"{path}.2", f"{path}.1"))
-    assert str(done) == (
-        f"renamed {path}.1 to {path}; renamed {path}.2 to {path}.1; deleted {files_lib.beside(path, 'new')}"
-    )
-    assert [len(relive.load(each)) for each in (path, f"{path}.1")] == [50, 40]
-    assert not os.path.exists(f"{path}.2")
-    assert str(relive.repair(path)) == "nothing to repair"
-
-
-def test_a_complete_first_checkpoint_gets_its_name(path: str) -> None:
-    new = files_lib.beside(path, "new")
-    os.mkdir(new)
-    refused(path, r"/buffer does not exist, and .*/\.buffer\.new was never completed$")
-    save(path)
-    os.rename(path, new)
-    assert relive.repair(path) == repair.Repair(place=path, renamed=((new, path),))
-    assert len(relive.load(path)) == 60
-
-
-@pytest.fixture
-def crashed(path: str) -> str:
-    """Return a path whose newest checkpoint is gone, with an older one beside it."""
-    save(path, 50)
-    save(path, keep=2)
-    shutil.rmtree(path)
-    return path
-
-
-def test_damaged_checkpoints_stay_and_a_whole_one_is_named(path: str) -> None:
-    for steps in (40, 50, 60):
-        save(path, steps, keep=3)
-    os.mkdir(files_lib.beside(path, "new"))
-    for each in (path, f"{path}.1"):
-        os.unlink(f"{each}/barred.npy")
-    is_left = r"/buffer/barred\.npy is missing: .*/buffer is left as it is"
-    refused(path, rf"{is_left}, but .*/buffer\.2 is whole: load that$")
-    os.unlink(f"{path}.2/barred.npy")
-    refused(path, f"{is_left}: nothing beside it is whole$")
-    os.rmdir(files_lib.beside(path, "new"))
-    save(f"{path}x")
-    os.rename(f"{path}x", files_lib.beside(path, "new"))
-    refused(path, rf"{is_left}, but .*/\.buffer\.new is whole: load that$")
-
-
-@pytest.mark.parametrize("kind", ["new", "old"])
-def test_foreign_files_are_not_deleted_by_a_repair(crashed: str, kind: str) -> None:
-    for each in ("new", "old"):
-        os.mkdir(files_lib.beside(crashed, each))
-    pathlib.Path(files_lib.beside(crashed, kind), "thesis.tex").touch()
-    refused(crashed, rf"/\.buffer\.{kind} holds 'thesis\.tex', which relive did not write: move it away$")
-
-
-def test_a_repair_that_the_system_refuses_is_one_line(crashed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "rename", FAILING)
-    refused(crashed, "/buffer could not be repaired: Input/output error$")
+def test_a_checkpoint_needs_no_repair(tmp_path: pathlib.Path) -> None:
+    relive.RingReplayBuffer(9).save(tmp_path / "buffer")
+    message = "/buffer is a checkpoint, which needs no repair: a crash leaves the old one or the new one, and relive"
+    with pytest.raises(errors.CheckpointError, match=message):
+        relive.repair(tmp_path / "buffer")

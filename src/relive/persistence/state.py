@@ -51,6 +51,10 @@ class ChunkedArray(Protocol):
         """Return the rows [start, stop), which may be those of the writer: they are not written to."""
         ...
 
+    def read_into(self, rows: arrays_lib.Array, start: int, /) -> None:
+        """Read the rows from `start` on into a C-ordered array."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True)
 class LazyArray:
@@ -60,15 +64,24 @@ class LazyArray:
     dtype: np.dtype[Any]
     read: Callable[[int, int], arrays_lib.Array]
 
+    def read_into(self, rows: arrays_lib.Array, start: int) -> None:
+        """Read the rows from `start` on into an array."""
+        rows[...] = self.read(start, start + len(rows))
+
 
 def in_memory(column: arrays_lib.Array | ChunkedArray) -> arrays_lib.Array:
     """Return a copy of an entire array or column."""
     if isinstance(column, np.ndarray):
         return np.array(column, order="C")
     whole: arrays_lib.Array = np.zeros(column.shape, column.dtype)  # Gaps between fields too.
-    for start, stop in chunks(len(whole), whole.nbytes):
-        whole[start:stop] = column.read(start, stop)
+    fill(whole, column, 0)
     return whole
+
+
+def fill(rows: arrays_lib.Array, column: ChunkedArray, first: int) -> None:
+    """Read the rows of a column from `first` on into a C-ordered array, in chunks."""
+    for start, stop in chunks(len(rows), rows.nbytes):
+        column.read_into(rows[start:stop], first + start)
 
 
 def whole(state: State) -> State:
@@ -161,7 +174,7 @@ class StateReader:
         if path not in self._arrays:
             raise MissingArrayError(f"array {path} is missing")
         column = self._arrays[path]
-        is_column = isinstance(column, np.ndarray) or callable(getattr(column, "read", None))
+        is_column = isinstance(column, np.ndarray) or callable(getattr(column, "read_into", None))
         found = (column.dtype, column.shape) if is_column else (None, ())
         is_right = is_column and found[0] == np.dtype(dtype) and len(found[1]) == len(shape)
         if not is_right or any(most not in (None, length) for most, length in zip(shape, found[1], strict=True)):

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 import contextlib
 import copy
+import io
 import itertools
 import json
 import os
@@ -10,7 +11,6 @@ import pathlib
 import pickle
 import random
 import re
-import shutil
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import pytest
 import relive
 from relive import errors
 from relive.common import validation
+from relive.persistence import archive_test
 from relive.persistence import seed_blocks_test
 from relive.testing import zoo
 
@@ -68,11 +69,11 @@ def test_loaded_buffers_continue_bit_for_bit(kind: zoo.Kind, count: int | None, 
     assert (tmp_path / "one.1").exists() == bool(count)
     assert not (tmp_path / "one.2").exists()
     type(buffer).load(tmp_path / "one").save(tmp_path / "two")
-    shutil.rmtree(tmp_path / "one")
+    (tmp_path / "one").unlink()
     told.clear()
     again = type(buffer).load(tmp_path / "two", progress=lambda done, total: told.append((done, total)))
     assert all(done == total for done, total in told[-1:])  # With no bytes, nothing is told.
-    shutil.rmtree(tmp_path / "two")
+    (tmp_path / "two").unlink()
     zoo.assert_same(buffer, again, 12)
 
 
@@ -167,17 +168,20 @@ def test_damaged_files_are_refused_and_pickles_never_run(name: str, tmp_path: pa
     """P73."""
     kind, marker = zoo.STORED[name], tmp_path / "executed"
     used(kind, 8).save(tmp_path / "saved")
-    objects = np.array([Malicious(str(marker))], object)
-    for path in sorted((tmp_path / "saved").iterdir()):
-        content = path.read_bytes()
-        path.write_bytes(pickle.dumps(Malicious(str(marker))))
-        if path.suffix == ".npy":
-            np.save(path, objects, allow_pickle=True)
-        for damaged in (path.read_bytes(), content[:-1] + bytes([content[-1] ^ 1]), content[:-1], b""):
-            path.write_bytes(damaged)
+    path, pickled = tmp_path / "saved", pickle.dumps(Malicious(str(marker)))
+    members, file = archive_test.contents_of(path), io.BytesIO()
+    np.save(file, np.array([Malicious(str(marker))], object), allow_pickle=True)
+    for name, content in members.items():
+        objects = file.getvalue() if name.endswith(".npy") else b"{}"
+        for damaged in (pickled, objects, content[:-3], b"", None):
+            archive_test.stored(path, {**members, name: damaged})
             with pytest.raises(errors.CheckpointError):
-                type(kind.make()).load(tmp_path / "saved")
-        path.write_bytes(content)
+                type(kind.make()).load(path)
+    for damaged in (pickled, file.getvalue()):
+        path.write_bytes(damaged)
+        with pytest.raises(errors.CheckpointError):
+            type(kind.make()).load(path)
+    archive_test.written(path, members)
     assert not marker.exists()
     zoo.check(type(kind.make()).load(tmp_path / "saved"))
 

@@ -44,7 +44,7 @@ class Anchors(duplicates.CopiedWhole):
         """Number of slots."""
         return len(self.flags)
 
-    def is_eligible(self, slots: arrays.Slots) -> arrays.Bools:
+    def is_eligible(self, slots: slice | arrays.Slots) -> arrays.Bools:
         """Return whether the anchors in `slots` may be drawn."""
         eligible: arrays.Bools = (self.flags[slots] & append.ELIGIBILITY) == append.READABLE
         return eligible

@@ -404,21 +404,26 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         """Load priorities; see Sampler."""
         self._ticks, most = given.integer("ticks"), given.number("running_maximum", 1.0)
         priorities = given.array("priorities", np.float64, (len(slots),))
-        is_rated, is_eligible = ~np.isnan(priorities), self.anchors.is_eligible(slots)
-        rated, priorities = slots[is_rated], priorities[is_rated]
+        run = arrays.run_of(slots)
+        is_rated, is_eligible = ~np.isnan(priorities), self.anchors.is_eligible(run)
+        are_all_rated, rated, of_rated = arrays.all_set(is_rated), run, is_eligible
+        if not are_all_rated:
+            rated, priorities, of_rated = slots[is_rated], priorities[is_rated], is_eligible[is_rated]
         if priorities.size and not (priorities.view(np.int64).min() >= 0 and priorities.max() < np.inf):
             raise errors.CheckpointError("array sampler/priorities must hold finite numbers of at least 0, and NaN")
         if priorities.max(initial=0.0) > most:
             raise errors.CheckpointError(f"array sampler/priorities must hold at most running_maximum = {most}")
-        if not is_rated[is_eligible].all():
+        if not are_all_rated and not is_rated[is_eligible].all():
             raise errors.CheckpointError("array sampler/priorities must hold a number for each eligible anchor")
         try:
-            weights = self._weights_of(np.append(priorities, most), self._alpha)[:-1]
+            weights = self._weights_of(priorities, self._alpha)
+            self._weights_of(np.array([most]), self._alpha)
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"sampler cannot be as it was: {error}") from error
+        weights *= of_rated
         self._running_maximum, self._raw[rated] = most, priorities
         self.anchors.flags[rated] |= append.RATED
-        self._tree._write(rated, weights * is_eligible[is_rated])
+        self._tree._fill(rated, weights)
 
     def check(self) -> None:
         """Raise CorruptionError if the tree does not hold the weights of the eligible anchors."""

@@ -169,6 +169,18 @@ def state_of_three(**settings: Any) -> dict[str, Any]:
     return state
 
 
+def test_barred_rows_keep_their_priority_and_weigh_nothing() -> None:
+    for waits in (False, True):  # Where each row has a priority, and where one has none.
+        buffer = relive.PrioritizedReplayBuffer(4, seed=0, alpha=1.0)
+        keys = [buffer.add([0.0], 0, 0.0, None if waits and t == 2 else [0.0]) for t in range(3)]
+        buffer.update_priorities(keys[:2], [2.0, 3.0])
+        buffer.set_eligible(keys[0], False)
+        loaded = relive.PrioritizedReplayBuffer.from_state(buffer.state_dict())
+        loaded.check()
+        assert loaded.get_priorities(keys[:2]).tolist() == [2.0, 3.0]
+        assert loaded.sampler._tree.total == buffer.sampler._tree.total > 0
+
+
 def test_unrated_rows_are_saved_as_nan() -> None:
     state = state_of_three()
     priorities = state["arrays"]["sampler/priorities"]
@@ -186,7 +198,7 @@ def test_impossible_states_of_priorities_are_refused(subtests: pytest.Subtests) 
         ({}, [2.0, np.nan, 1.0], "^array sampler/priorities must hold a number for each eligible anchor$"),
         ({}, [2.0, 1.0], "^array sampler/priorities must be of dtype float64 and shape"),
         ({"running_maximum": 0.5}, [0.0, 0.0, 0.0], "^sampler/running_maximum must be a finite float of at least 1.0"),
-        ({"running_maximum": 1e200}, [2.0, 1.0, 1.0], "^sampler cannot be as it was: priority of row 3 "),
+        ({"running_maximum": 1e200}, [2.0, 1.0, 1.0], "^sampler cannot be as it was: priority of row 0 "),
         ({"running_maximum": 1e200}, [2.0, 1e190, 1.0], "^sampler cannot be as it was: priority of row 1 "),
         ({"ticks": -1}, [2.0, 1.0, 1.0], "^sampler/ticks must be an integer in"),
     ]

@@ -162,6 +162,18 @@ class SumTree(arrays.Derived):
         self._unsettled[self._num_unsettled : end] = leaves
         self._num_unsettled = end
 
+    def _fill(self, leaves: slice | arrays.Ints, weights: arrays.Floats) -> None:
+        """Do what `_write` does for many leaves, at once: every sum is computed anew. O(capacity)."""
+        self._leaves[leaves] = weights
+        levels = draw.split(self._nodes, self._offsets)
+        for below, level in itertools.pairwise(levels):
+            blocks = below.reshape(-1, draw.WIDTH)
+            for start in range(0, len(level), _CHUNK):
+                level[start : start + _CHUNK] = draw.sums(blocks[start : start + _CHUNK])
+        levels[-1].cumsum(out=self._masses[1:])
+        self._total, self._num_unsettled = self._masses.item(-1), 0
+        self._max = self._min = None
+
     def _make_room(self, count: int) -> None:
         """Make sure that `_write` of `count` leaves needs no memory."""
         if self._num_unsettled + count > len(self._unsettled):

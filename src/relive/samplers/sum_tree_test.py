@@ -802,3 +802,17 @@ def test_a_weight_below_zero_by_its_sign_alone_is_zero() -> None:
     tree.set([1], -0.0)
     assert str(tree.total) == "0.0"
     assert not np.signbit(tree._leaves).any()
+
+
+@pytest.mark.parametrize("capacity", [1, 7, 8, 9, 65, 5000])
+def test_many_weights_at_once_are_those_set_one_by_one(capacity: int) -> None:
+    rng = np.random.default_rng(capacity)
+    one, other = sum_tree.SumTree(capacity), sum_tree.SumTree(capacity)
+    for leaves in (slice(0, capacity), slice(capacity // 2, capacity), rng.permutation(capacity)[: capacity // 2 + 1]):
+        weights = rng.random(len(np.arange(capacity)[leaves])) * rng.integers(0, 2)
+        one.set(np.arange(capacity)[leaves], weights)
+        other._fill(leaves, weights)
+        assert (one.total, one._nodes.tobytes()) == (other.total, other._nodes.tobytes())
+        assert one._masses.tobytes() == other._masses.tobytes()
+        if one.total:
+            assert (one.min, one.max) == (other.min, other.max)

@@ -8,7 +8,7 @@
     storage.json    the manifest; written last, so that without it there is no memory map
     clean.json      id and generation: the files hold exactly the rows flushed with that generation
     dirty.json      the same file while rows are written: renaming works even on a full disk
-    rows-0.bin      the rows of the first field, and so on
+    rows-0.npy      the rows of the first field, behind a header, so that numpy maps it, too; and so on
 
 Everything outside the columns, such as the order of rows, belongs to the buffer and is saved in its checkpoint. No file
 name is read from a file, and no link is followed.
@@ -23,7 +23,7 @@ import os
 import pathlib
 import re
 import tempfile
-from typing import Any, Literal, NoReturn, Self, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 import uuid
 import weakref
 
@@ -35,15 +35,16 @@ from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import files
 from relive.persistence import manifest
+from relive.persistence import npy
 from relive.persistence import settings
 from relive.persistence import state
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 
-VERSION = 1
+VERSION = 2
 _FORMAT = "relive memory map"
 _MANIFEST, _CLEAN, _DIRTY, _NEW = "storage.json", "clean.json", "dirty.json", ".new"
-_OURS = re.compile(r"(storage|clean)\.json(\.new)?|rows-\d+\.bin")
+_OURS = re.compile(r"(storage|clean)\.json(\.new)?|rows-\d+\.npy")
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -62,8 +63,6 @@ class MemmapStorage(memory.ColumnStorage):
             there.
         schema: The schema of a row; must match existing files. None to read it from the files.
         capacity: Number of slots; None as for `schema`.
-        mode: "r+" to read and write; "r" to read only, even while another process writes, in which case rows may be
-            torn.
 
     Raises:
         CheckpointError: The files are missing, damaged, foreign or of a newer version, the disk is full, or another
@@ -89,36 +88,30 @@ class MemmapStorage(memory.ColumnStorage):
         path: str | os.PathLike[str],
         schema: schema_lib.Schema | None = None,
         capacity: int | None = None,
-        *,
-        mode: Literal["r+", "r"] = "r+",
     ) -> None:
         """Create the files, or open existing ones without reading rows. O(1)."""
         self._path = pathlib.Path(files.absolute("path", path))
-        self._refusal: errors.ReplayError | None = None
         if schema is not None:
             schema_lib.require("schema", schema)
         if capacity is not None:
             capacity = validation.positive_int("capacity", capacity)
-        validation.require_choice("mode", mode, ("r+", "r"))
-        is_writable = mode == "r+"
-        new = None
-        if is_writable and schema is not None and capacity is not None:
-            new = _new(schema, capacity)
-        self._folder = folder = _Folder(str(self._path), is_writable, new)
+        new = None if schema is None or capacity is None else _new(schema, capacity)
+        self._open(_Folder(str(self._path), True, new), schema, capacity)
+
+    def _open(self, folder: "_Folder", schema: schema_lib.Schema | None, capacity: int | None) -> None:
+        """Map the files in a directory."""
+        self._folder = folder
+        self._refusal: errors.ReplayError | None = None
         # Not a bound method, which would keep the storage alive.
         self._closer = weakref.finalize(self, folder.close)
         try:
-            self._open(schema, capacity)
+            self._map(schema, capacity)
         except BaseException:
             self._closer()
             raise
-        if not is_writable:
-            rule = f"rows must not be written to {self._path} with mode='r': open it with mode='r+'"
-            self._refuse_writes(errors.ArgumentError(rule))
         _OPEN.add(self)
 
-    def _open(self, schema: schema_lib.Schema | None, capacity: int | None) -> None:
-        """Map existing files."""
+    def _map(self, schema: schema_lib.Schema | None, capacity: int | None) -> None:
         self._id, its_schema, its_capacity = self._folder.description()
         for name, given, its in (("schema", schema, its_schema), ("capacity", capacity, its_capacity)):
             if given is not None and given != its:
@@ -212,6 +205,16 @@ class MemmapStorage(memory.ColumnStorage):
         )
 
 
+def reader(path: str) -> MemmapStorage:
+    """Return the map at an absolute path for reading alone, even while another process writes to it."""
+    storage = MemmapStorage.__new__(MemmapStorage)
+    storage._path = pathlib.Path(path)
+    storage._open(_Folder(path, False, None), None, None)
+    rule = f"rows must not be written to {path}, which is open for reading alone"
+    storage._refuse_writes(errors.ArgumentError(rule))
+    return storage
+
+
 class TemporaryMaps:
     """Allocates arrays in temporary memory-mapped files, which may be larger than memory and vanish with the process.
 
@@ -257,30 +260,35 @@ _Map: TypeAlias = tuple[str, schema_lib.Schema, int]
 """The id, schema and capacity of a memory map."""
 
 
+def _members(schema: schema_lib.Schema, capacity: int) -> dict[str, npy.Member]:
+    """Return what the file of each field holds, by the path of the field."""
+    fields = enumerate(schema.fields.items())
+    return {path: npy.Member(f"rows-{number}", each.dtype, (capacity, *each.shape)) for number, (path, each) in fields}
+
+
 def _manifest(identity: str, schema: schema_lib.Schema, capacity: int) -> dict[str, Any]:
     """Return the members of the manifest of a memory map: the file of each field and its bytes are its blocks."""
     blocks = [
-        {"file": f"rows-{number}.bin", "fields": [path], "bytes": capacity * field.nbytes}
-        for number, (path, field) in enumerate(schema.fields.items())
+        {"file": member.file, "fields": [path], "bytes": member.size}
+        for path, member in _members(schema, capacity).items()
     ]
     head = {"format": _FORMAT, "version": VERSION, "id": identity}
     return {**head, "schema": settings.encoded(schema), "capacity": capacity, "blocks": blocks}
 
 
-def _new(schema: schema_lib.Schema, capacity: int) -> dict[str, Any]:
-    """Return the manifest of a new memory map; raise ArgumentError if files cannot hold the rows."""
+def _new(schema: schema_lib.Schema, capacity: int) -> _Map:
+    """Return what a new memory map is to be; raise ArgumentError if files cannot hold the rows."""
     new = uuid.uuid4().hex, schema, capacity
     with memory.room_for("capacity", capacity, schema.nbytes, "rows"):
         pass
     try:
-        members = _manifest(*new)
-        same = _decoded("it", manifest.sealed(members)) == new
+        same = _decoded("it", manifest.sealed(_manifest(*new))) == new
         memory.ColumnStorage(schema, 1)
     except (errors.CheckpointError, ValueError) as error:
         raise errors.ArgumentError(f"schema must be one that files can hold: {error}") from error
     if not same:
         raise errors.ArgumentError(f"schema must be one that files can hold, got {schema}")
-    return members
+    return new
 
 
 def _decoded(file: str, content: bytes) -> _Map:
@@ -293,6 +301,8 @@ def _decoded(file: str, content: bytes) -> _Map:
         schema, capacity = settings.load(given, "schema"), given.integer("capacity", 1)
         if schema is None:
             raise given.refused("schema", "one", None)
+        for member in _members(schema, capacity).values():
+            member.check()
         if given.value("blocks") != _manifest(identity, schema, capacity)["blocks"]:
             raise given.refused("blocks", "those of its schema and capacity", given.value("blocks"))
     return identity, schema, capacity
@@ -316,7 +326,7 @@ def _sealed_state(identity: str, generation: int) -> bytes:
 class _Folder:
     """The open directory of a memory map, locked while it is writable; every error is a CheckpointError."""
 
-    def __init__(self, path: str, is_writable: bool, new: dict[str, Any] | None) -> None:
+    def __init__(self, path: str, is_writable: bool, new: _Map | None) -> None:
         """Open the directory; never waits for a lock. If it holds no map, `new` is created in it."""
         self.path, self.is_writable = path, is_writable
         self._maps: dict[str, mmap.mmap] = {}
@@ -342,7 +352,7 @@ class _Folder:
         """Return the path of a file, for messages."""
         return files.named(self._place(name))
 
-    def _make(self, new: dict[str, Any]) -> None:
+    def _make(self, new: _Map) -> None:
         """Create the state of generation 0, the rows, and last the manifest; or leave no file."""
         names = self._names()
         # A creation that was killed leaves only these.
@@ -353,12 +363,14 @@ class _Folder:
             )
         self._remove(names)  # In this order: the file that identifies them goes last.
         try:
-            self._write(_MANIFEST + _NEW, manifest.sealed(new))
-            self._write(_CLEAN, _sealed_state(new["id"], 0))
-            for block in new["blocks"]:
-                name, size = block["file"], block["bytes"]
+            self._write(_MANIFEST + _NEW, manifest.sealed(_manifest(*new)))
+            self._write(_CLEAN, _sealed_state(new[0], 0))
+            for member in _members(*new[1:]).values():
+                name, size = member.file, member.size
                 with self._reported(name, f"made of {size} bytes"), open(self._directory.create(name), "wb") as stream:
+                    stream.write(member.header)
                     stream.truncate(size)
+                    stream.flush()
                     files.fsync_file(stream.fileno())
             self._rename(_MANIFEST + _NEW, _MANIFEST)
         except errors.CheckpointError:
@@ -382,16 +394,19 @@ class _Folder:
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
         """Map the file of the next field as an array, without reading it. O(1)."""
-        name, size = f"rows-{next(self._numbers)}.bin", math.prod(shape) * dtype.itemsize
-        with self._reported(name, "mapped"), open(self._open(name), "rb") as stream:
+        member = npy.Member(f"rows-{next(self._numbers)}", dtype, shape)
+        name, header = member.file, member.header
+        with self._reported(name, "mapped"), open(self._open(name), "rb", buffering=0) as stream:
             found = os.fstat(stream.fileno()).st_size
-            if found != size:
-                raise errors.CheckpointError(f"{self.file(name)} must be of {size} bytes, got {found}")
-            if not size:  # An empty file cannot be mapped.
-                return np.zeros(shape, dtype)
+            if found != member.size:
+                raise errors.CheckpointError(f"{self.file(name)} must be of {member.size} bytes, got {found}")
+            if stream.read(len(header)) != header:
+                raise errors.CheckpointError(
+                    f"{self.file(name)} must have the header of dtype {dtype} and shape {shape}"
+                )
             access = mmap.ACCESS_WRITE if self.is_writable else mmap.ACCESS_READ
-            rows = self._maps[name] = mmap.mmap(stream.fileno(), size, access=access)
-            return np.ndarray(shape, dtype, rows)
+            rows = self._maps[name] = mmap.mmap(stream.fileno(), member.size, access=access)
+            return np.ndarray(shape, dtype, rows, len(header))
 
     def mark_dirty(self) -> None:
         """Mark the map as dirty; durable when this returns."""

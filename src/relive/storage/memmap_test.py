@@ -111,7 +111,7 @@ def test_a_buffer_writes_bytes_of_rows_into_the_files(path: pathlib.Path, monkey
             buffer.add(np.full(2, value, np.float32), value, float(value), np.full(2, value + 1, np.float32))
         buffer.add_steps(np.arange(3, 7).repeat(2).reshape(4, 2).astype(np.float32), [3, 4, 5], [3.0, 4.0, 5.0])
         assert written == [(0, 1), (1, 1), (2, 1), (3, 3)]
-        found = np.fromfile(path / "rows-2.bin")
+        found = np.load(path / "rows-2.npy", mmap_mode="r")
         assert found.tolist() == [4.0, 5.0, 2.0, 3.0]
 
 
@@ -139,7 +139,7 @@ def test_each_map_has_an_id_of_its_own(tmp_path: pathlib.Path) -> None:
             assert (rows.generation, rows.was_dirty, rows.is_dirty) == (0, False, False)
         with relive.MemmapStorage(str(path)) as rows:
             ids.add(rows._id)
-        assert names(path) == ["clean.json", "rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
+        assert names(path) == ["clean.json", "rows-0.npy", "rows-1.npy", "rows-2.npy", "storage.json"]
     assert len(ids) == 2
 
 
@@ -151,7 +151,7 @@ def test_the_path_of_a_map_is_absolute(tmp_path: pathlib.Path, monkeypatch: pyte
     rows.write(0, row(1.0))
     rows.close()
     assert rows.path == tmp_path / "map"
-    assert names(tmp_path / "map") == ["clean.json", "rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
+    assert names(tmp_path / "map") == ["clean.json", "rows-0.npy", "rows-1.npy", "rows-2.npy", "storage.json"]
 
 
 def taken(path: pathlib.Path) -> int:
@@ -173,7 +173,7 @@ def test_a_sparse_map_takes_the_room_of_rows_written(path: pathlib.Path) -> None
     assert before < 2e6
     with relive.MemmapStorage(path) as rows:
         maps = pathlib.Path("/proc/self/smaps").read_text().split("VmFlags")
-        resident = [part.split("\nRss:")[1].split("\n")[0].split() for part in maps if f"{path}/rows-0.bin" in part]
+        resident = [part.split("\nRss:")[1].split("\n")[0].split() for part in maps if f"{path}/rows-0.npy" in part]
         assert resident == [["0", "kB"]]
         assert rows.read(slots[1:])["observation"].tobytes() == frames[1:].tobytes()
         assert rows.read(slots)["action"].tolist() == [7, 1, 2, 3, 4]
@@ -181,12 +181,12 @@ def test_a_sparse_map_takes_the_room_of_rows_written(path: pathlib.Path) -> None
     assert taken(path) == before
 
 
-def test_a_field_of_no_bytes_has_an_empty_file(path: pathlib.Path) -> None:
+def test_a_field_of_no_bytes_has_a_file_without_rows(path: pathlib.Path) -> None:
     schema = relive.Schema(relive.Field((0, 3), np.float32), relive.Field((), np.int64))
     relive.MemmapStorage(path, schema, 4).close()
     with relive.MemmapStorage(path) as rows:
         assert rows.read(np.arange(2))["observation"].shape == (2, 0, 3)
-    assert (path / "rows-0.bin").stat().st_size == 0
+    assert (path / "rows-0.npy").stat().st_size == 128
 
 
 @posix_test.LIMITS
@@ -196,7 +196,7 @@ def test_files_that_cannot_be_made_leave_nothing(path: pathlib.Path) -> None:
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
     try:
-        message = r"/map/rows-0.bin cannot be made of 8000000 bytes: File too large$"
+        message = r"/map/rows-0.npy cannot be made of 8000128 bytes: File too large$"
         with pytest.raises(errors.CheckpointError, match=message):
             relive.MemmapStorage(path, PLAIN, 1_000_000)
     finally:
@@ -209,7 +209,7 @@ def test_files_that_cannot_be_made_leave_nothing(path: pathlib.Path) -> None:
 def test_files_of_a_map_killed_while_made_are_made_anew(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path)
     os.rename(path / "storage.json", path / "storage.json.new")
-    os.remove(path / "rows-2.bin")
+    os.remove(path / "rows-2.npy")
     removed = []
     unlink = files.Directory.unlink
 
@@ -222,11 +222,11 @@ def test_files_of_a_map_killed_while_made_are_made_anew(path: pathlib.Path, monk
         assert rows.read(0)["reward"] == 0.0
         assert rows.generation == 0
     # Killed again before that, it is still known for what it is.
-    assert removed[:4] == ["clean.json", "rows-0.bin", "rows-1.bin", "storage.json.new"]
-    assert names(path) == ["clean.json", "rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
+    assert removed[:4] == ["clean.json", "rows-0.npy", "rows-1.npy", "storage.json.new"]
+    assert names(path) == ["clean.json", "rows-0.npy", "rows-1.npy", "rows-2.npy", "storage.json"]
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "notes.txt", "rows-0.bin", "storage.json.new", "a\nb"])
+@pytest.mark.parametrize("name", ["manifest.json", "notes.txt", "rows-0.npy", "storage.json.new", "a\nb"])
 def test_a_directory_of_something_else_is_left_alone(path: pathlib.Path, name: str) -> None:
     path.mkdir()
     (path / name).write_text("mine")
@@ -244,10 +244,9 @@ def test_a_directory_of_something_else_is_left_alone(path: pathlib.Path, name: s
 def test_a_map_is_not_taken_for_a_checkpoint(path: pathlib.Path) -> None:
     made(path)
     assert "manifest.json" not in names(path)
-    assert not list(path.glob("*.npy"))
     buffer = relive.RingReplayBuffer(4, PLAIN)
     before = names(path)
-    with pytest.raises(errors.CheckpointError, match=f"^{path} is not a checkpoint, it holds "):
+    with pytest.raises(errors.CheckpointError, match=f"^{path} is a directory, and a checkpoint is a file: "):
         buffer.save(path)
     assert names(path) == before
 
@@ -279,7 +278,6 @@ def test_arguments_are_checked_before_anything_is_made(
         ({"schema": ENDLESS}, "schema must be one that"),
         ({"capacity": 0}, "capacity must be at least 1, got 0$"),
         ({"capacity": 2**61}, r"capacity must fit in memory, got 2305843009213693952 rows of \d+ bytes each, "),
-        ({"mode": "w"}, r"mode must be 'r\+' or 'r', got 'w'$"),
     ]
     for arguments, rule in rows:
         with subtests.test(rule=rule):
@@ -408,7 +406,7 @@ def test_a_map_is_clean_once_all_is_synced(path: pathlib.Path, monkeypatch: pyte
     monkeypatch.setattr(files, "fsync_directory", lambda where: synced.append(names(path)))
     with relive.MemmapStorage(path) as rows:
         rows.write(0, row(1.0))
-        others = ["rows-0.bin", "rows-1.bin", "rows-2.bin", "storage.json"]
+        others = ["rows-0.npy", "rows-1.npy", "rows-2.npy", "storage.json"]
         dirty = ["dirty.json", *others]
         assert synced == [dirty]
         rows.flush()
@@ -475,10 +473,9 @@ def test_a_map_opened_to_read_changes_nothing(path: pathlib.Path, monkeypatch: p
 
     monkeypatch.setattr(os, "open", open_to_read)
     before = {name: (path / name).read_bytes() for name in names(path)}
-    rows = relive.MemmapStorage(path, mode="r")
-    both = relive.MemmapStorage(path, PLAIN, 4, mode="r")
+    rows, both = memmap.reader(str(path)), memmap.reader(str(path))
     assert both.read(1)["reward"] == rows.read(1)["reward"] == 2.0
-    message = rf"^rows must not be written to {path} with mode='r': open it with mode='r\+'$"
+    message = f"^rows must not be written to {path}, which is open for reading alone$"
     for write in writes(rows):
         with pytest.raises(errors.ArgumentError, match=message):
             write()
@@ -487,13 +484,13 @@ def test_a_map_opened_to_read_changes_nothing(path: pathlib.Path, monkeypatch: p
     both.close()
     assert {name: (path / name).read_bytes() for name in names(path)} == before
     with pytest.raises(errors.CheckpointError, match="map2 cannot be opened: No such file or directory$"):
-        relive.MemmapStorage(path.with_name("map2"), PLAIN, 4, mode="r")
+        memmap.reader(str(path.with_name("map2")))
 
 
 def test_reading_a_dirty_map_leaves_it_dirty(path: pathlib.Path) -> None:
     rows = relive.MemmapStorage(path, PLAIN, 4)
     rows.write(0, row(1.0))
-    with relive.MemmapStorage(path, mode="r") as reader:
+    with memmap.reader(str(path)) as reader:
         assert reader.is_dirty
         reader.flush()
         assert reader.is_dirty
@@ -529,16 +526,24 @@ def test_a_map_cannot_be_copied_or_pickled(path: pathlib.Path) -> None:
                         copied(thing)
 
 
+def test_numpy_maps_the_files_too(path: pathlib.Path) -> None:
+    made(path)
+    columns = [np.lib.format.open_memmap(path / f"rows-{number}.npy", "r+") for number in range(3)]
+    with relive.MemmapStorage(path) as rows:
+        for column, (name, field) in zip(columns, PLAIN.fields.items(), strict=True):
+            assert (column.dtype, column.shape) == (field.dtype, (4, *field.shape))
+            assert column.tolist() == rows.read(np.arange(4))[name].tolist()
+
+
 # Hostile files.
 
 
 def refused(path: pathlib.Path, rule: str) -> None:
     """Check that the map can be opened in no way, and that the reason is one line that names a file of it."""
     before = names(path)
-    modes: list[Any] = ["r", "r+"]
-    for mode in modes:
+    for opened in (memmap.reader, relive.MemmapStorage):
         with pytest.raises(errors.CheckpointError, match=rule) as caught:
-            relive.MemmapStorage(path, mode=mode)
+            opened(str(path))
         assert str(caught.value).startswith(str(path))
         assert "\n" not in str(caught.value)
     assert names(path) == before
@@ -546,7 +551,7 @@ def refused(path: pathlib.Path, rule: str) -> None:
 
 def test_a_missing_file_is_named(path: pathlib.Path) -> None:
     made(path)
-    for name in ("clean.json", "rows-1.bin"):
+    for name in ("clean.json", "rows-1.npy"):
         kept = (path / name).rename(path.with_name("kept"))
         refused(path, f"/{name} is missing$")
         kept.rename(path / name)
@@ -555,14 +560,14 @@ def test_a_missing_file_is_named(path: pathlib.Path) -> None:
         relive.MemmapStorage(path)
     with pytest.raises(errors.CheckpointError, match="/map2 cannot be opened: No such file or directory$"):
         relive.MemmapStorage(path.with_name("map2"), PLAIN)
-    with pytest.raises(errors.CheckpointError, match="/rows-0.bin cannot be opened: Not a directory$"):
-        relive.MemmapStorage(path / "rows-0.bin", PLAIN, 4)
+    with pytest.raises(errors.CheckpointError, match="/rows-0.npy cannot be opened: Not a directory$"):
+        relive.MemmapStorage(path / "rows-0.npy", PLAIN, 4)
 
 
 @posix_test.PIPES
 def test_links_pipes_and_directories_are_refused(path: pathlib.Path) -> None:
     made(path)
-    for name in ("storage.json", "clean.json", "rows-1.bin"):
+    for name in ("storage.json", "clean.json", "rows-1.npy"):
         kept = (path / name).rename(path.with_name("kept"))
         (path / name).symlink_to(kept)
         refused(path, f"/{name} is a link$")
@@ -576,9 +581,20 @@ def test_links_pipes_and_directories_are_refused(path: pathlib.Path) -> None:
 
 def test_a_file_of_rows_of_another_size_is_refused(path: pathlib.Path) -> None:
     made(path)
-    for size in (0, 31, 33, 1 << 40):
-        os.truncate(path / "rows-1.bin", size)
-        refused(path, f"/rows-1.bin must be of 32 bytes, got {size}$")
+    for size in (0, 32, 159, 161, 1 << 40):
+        os.truncate(path / "rows-1.npy", size)
+        refused(path, f"/rows-1.npy must be of 160 bytes, got {size}$")
+
+
+def test_another_header_is_refused(path: pathlib.Path) -> None:
+    made(path)
+    for place in (0, 20, 127):
+        raw = bytearray((path / "rows-1.npy").read_bytes())
+        raw[place] ^= 1
+        (path / "rows-1.npy").write_bytes(raw)
+        refused(path, r"/rows-1.npy must have the header of dtype int64 and shape \(4,\)$")
+        raw[place] ^= 1
+        (path / "rows-1.npy").write_bytes(raw)
 
 
 @pytest.mark.parametrize("name", ["storage.json", "clean.json"])
@@ -592,7 +608,7 @@ def test_every_byte_of_a_json_file_counts(path: pathlib.Path, name: str) -> None
         for content in (bytes(changed), *([whole[:place]] if place % 4 == 0 else [])):
             (path / name).write_bytes(content)
             with pytest.raises(errors.CheckpointError, match=f"^{path}/{name} "):
-                relive.MemmapStorage(path, mode="r")
+                memmap.reader(str(path))
     for content in (whole + b"\n", whole + whole, b"\xff" * 100, b"\0" * 100):
         (path / name).write_bytes(content)
         refused(path, f"^{path}/{name} (is|was) ")
@@ -617,7 +633,7 @@ FORGED: list[tuple[str, dict[str, Any], str]] = [
         ("storage.json", members, "is not the manifest of a relive memory map$")
         for members in ({"format": "relive checkpoint"}, {"format": None}, {"version": None}, {"version": "1"})
     ),
-    ("storage.json", {"version": 2}, "is of format version 2, and this relive reads 1: update relive$"),
+    ("storage.json", {"version": 3}, "is of format version 3, and this relive reads 2: update relive$"),
     ("storage.json", {"id": None}, "cannot be read: id is missing$"),
     ("storage.json", {"id": 3}, "cannot be read: id must be a string, got 3$"),
     ("storage.json", {"id": "../x"}, "cannot be read: id must be 32 digits of hexadecimal, got '../x'$"),
@@ -664,7 +680,7 @@ def test_invalid_json_with_valid_checksum_is_refused(path: pathlib.Path) -> None
     for name in ("clean.json", "storage.json"):
         content = (path / name).read_bytes()
         for inside in (b'"x": ' + b"[" * 100_000, b'"x": 1' + b"0" * 5000, b'"x": \xff', b"", b'"x": NaN.'):
-            begin = b'{\n "format": "relive memory map",\n "version": 1,\n' + inside
+            begin = b'{\n "format": "relive memory map",\n "version": 2,\n' + inside
             (path / name).write_bytes(sealed_bytes(begin))
             refused(path, f"/{name} (is not JSON: |must have at most )")
         (path / name).write_bytes(content)
@@ -683,7 +699,7 @@ def test_a_claim_of_many_rows_takes_no_memory(path: pathlib.Path) -> None:
     refused(path, " cannot be mapped: capacity must fit in memory, got 10{15} steps of 24 bytes each, .* in all$")
     claim = memmap._manifest("0" * 32, PLAIN, 10**12)
     (path / "storage.json").write_bytes(manifest.sealed(claim))
-    refused(path, "/rows-0.bin must be of 8000000000000 bytes, got 32$")
+    refused(path, "/rows-0.npy must be of 8000000000128 bytes, got 160$")
 
 
 @pytest.mark.parametrize("shape", [(1,) * 70, (0, 2**70), (0, 2**40, 2**40)])
@@ -696,7 +712,7 @@ def test_rows_that_numpy_cannot_hold_are_refused(path: pathlib.Path, shape: tupl
     relive.MemmapStorage(path, relive.Schema(relive.Field(size, "u1"), relive.Field((), np.int64)), 4).close()
     identity = json.loads((path / "storage.json").read_bytes())["id"]
     (path / "storage.json").write_bytes(manifest.sealed(memmap._manifest(identity, schema, 4)))
-    refused(path, " cannot be mapped: ")
+    refused(path, "rows-0.npy must (be of|have the header)|storage.json cannot be read: it must have at most 32 axes")
 
 
 def test_a_map_that_cannot_be_read_is_an_error(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

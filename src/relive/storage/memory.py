@@ -19,6 +19,7 @@ from relive import errors
 from relive.common import arrays
 from relive.common import validation
 from relive.persistence import files
+from relive.persistence import state
 from relive.schema import casting
 from relive.schema import schema as schemas
 
@@ -273,6 +274,12 @@ class ColumnStorage(arrays.Derived):
             values = memoryview(rows[field])  # Whose parts are no copies: no memory is needed.
             memory[slot * size :] = values[: before_end * size]
             memory[: (count - before_end) * size] = values[before_end * size :]
+
+    def _fill(self, path: str, slot: int, column: state.ChunkedArray) -> None:
+        """Write a field of as many rows as a column has, at most `capacity`, from a slot on, once `_is_ready`."""
+        before_end = min(column.shape[0], self._capacity - slot)
+        state.fill(self._columns[path][slot : slot + before_end], column, 0)
+        state.fill(self._columns[path][: column.shape[0] - before_end], column, before_end)
 
     def read(self, slots: Slots, fields: Collection[str] | None = None) -> dict[str, Array]:
         """Return fresh copies of the rows in `slots` [...], each column of shape slots.shape + field.shape.

@@ -13,6 +13,7 @@ import relive
 from relive import errors
 from relive import testing
 from relive.common import arrays
+from relive.persistence import state
 from relive.storage import memory as storages
 
 PLAIN = relive.Schema(relive.Field(2, np.float32), relive.Field((), np.int64))
@@ -159,6 +160,14 @@ def test_a_run_of_rows_wraps_around() -> None:
                 run = storage._run("observation", slot, count)
                 assert run.dtype == np.dtype(dtype)
                 assert run.tolist() == np.concatenate([values, values])[slot : slot + count].tolist()
+
+
+def test_a_column_is_read_where_it_belongs() -> None:
+    for slot, expected in [(0, [0, 1, 2, 0, 0]), (2, [0, 0, 0, 1, 2]), (3, [2, 0, 0, 0, 1]), (4, [1, 2, 0, 0, 0])]:
+        rows = storages.ColumnStorage(PLAIN, 5)
+        column = state.LazyArray((3,), np.dtype(np.float64), lambda start, stop: np.arange(3.0)[start:stop])
+        rows._fill("reward", slot, column)
+        assert rows.read(np.arange(5))["reward"].tolist() == expected
 
 
 def test_every_field_is_allocated_once_in_their_order() -> None:

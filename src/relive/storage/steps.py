@@ -656,23 +656,25 @@ class StepStore(arrays_lib.Derived):
 
     def _work_out(self) -> None:
         """Work out anew what follows from places, links and episodes: flags of rows, the oldest ones, free numbers."""
-        slots = self.alive_slots()
+        run = append.run_from(self.oldest_key, len(self), self.capacity)
         self.following[self.last[self.last >= 0]] = -1
-        episodes, links = self.episodes_of(slots), self.following.take(slots)
+        places, links = self.places[run], self.following[run]
+        episodes, steps = places >> append.EPISODE, places & append.STEP
+        first = steps_state.starts_of(episodes)
         is_used = np.zeros(len(self.free), np.bool_)
-        is_used[episodes] = is_used[self.current[self.last != append.NONE]] = True
+        is_used[episodes[first]] = is_used[self.current[self.last != append.NONE]] = True
         (unused,) = np.logical_not(is_used).nonzero()
         self.free[: len(unused)] = unused[::-1]
         self.num_view[append.FREE] = len(unused)
         self.episodes[append.OLDEST] = -1
-        self.episodes[append.OLDEST][episodes[::-1]] = slots[::-1]
-        ends = self.complete_steps(np.arange(len(self.free))).take(episodes)
-        is_complete = (links >= 0) | (self.steps_of(slots) < ends)
-        flags = self.flags.take(slots) & np.uint8(~(append.COMPLETE | append.READABLE) & 0xFF)
+        self.episodes[append.OLDEST][episodes[first][::-1]] = (self.oldest_key + first[::-1]) % self.capacity
+        complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
+        is_complete = (links >= 0) | (steps < complete)
+        flags = self.flags[run] & np.uint8(~(append.COMPLETE | append.READABLE) & 0xFF)
         flags |= is_complete * np.uint8(append.COMPLETE)
-        flags |= self.is_readable(slots) * np.uint8(append.READABLE)
+        flags |= self._are_readable(steps, episodes, complete) * np.uint8(append.READABLE)
         flags[(flags & append.READABLE) == 0] &= np.uint8(~append.FRESH & 0xFF)
-        self.flags[slots] = flags
+        self.flags[run] = flags
 
     def clear(self) -> None:
         """Remove every row and every open episode. Keys are not reused."""
@@ -733,9 +735,15 @@ class StepStore(arrays_lib.Derived):
 
     def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether a window may start at each of the rows in `slots` [k], worked out anew."""
-        older, lag, stride, pad = self._rule
-        of_rows, episodes = self.steps_of(slots), self.episodes_of(slots)
+        episodes = self.episodes_of(slots)
         complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
+        return self._are_readable(self.steps_of(slots), episodes, complete)
+
+    def _are_readable(
+        self, of_rows: arrays_lib.Ints, episodes: arrays_lib.Ints, complete: arrays_lib.Ints
+    ) -> arrays_lib.Bools:
+        """Return the same for rows that are those steps of those episodes, which have so many complete ones [k]."""
+        older, lag, stride, pad = self._rule
         readable = of_rows + lag < complete
         if stride > 1:
             readable &= of_rows % stride == 0
@@ -828,19 +836,21 @@ class StepStore(arrays_lib.Derived):
         Raises:
             CheckpointError: A column is damaged.
         """
-        kept = self._unwritten
-        if kept is not None:
-            slots, own = self.alive_slots(), self._own
-            if own is not None and not own._is_ready:
+        kept, own = self._unwritten, self._own
+        if kept is not None and own is not None:
+            if not own._is_ready:
                 own._prepare()
-            before = self.storage.read(slots) if own is None else {}
+            for path, column in kept.columns.items():
+                own._fill(path, self.oldest_key % self.capacity, column)
+        elif kept is not None:
+            slots = self.alive_slots()
+            before = self.storage.read(slots)
             try:
                 for start, stop in state_lib.chunks(len(kept), len(kept) * self.schema.nbytes):
                     rows = [memory.bytes_of(column.read(start, stop)) for column in kept.columns.values()]
                     self._write_rows((self.oldest_key + start) % self.capacity, stop - start, rows)
             except BaseException:
-                if before:
-                    self.storage.write(slots, before)
+                self.storage.write(slots, before)
                 raise
         self._unwritten = None
 
@@ -853,15 +863,15 @@ class StepStore(arrays_lib.Derived):
         self._make_room(count)
         num[append.NEXT_KEY], num[append.ROWS] = kept.next_key, len(kept)
         num[append.CLEARED] = kept.next_key - len(kept) - kept.num_evicted
-        slots = self.alive_slots()
-        self.places[slots] = kept.episode << append.EPISODE | kept.steps
+        slots, run = self.alive_slots(), append.run_from(self.oldest_key, len(kept), self.capacity)
+        self.places[run] = kept.episode << append.EPISODE | kept.steps
         rows, of_rows = slots[kept.order], kept.episode[kept.order]
         first = steps_state.starts_of(of_rows)
         last = np.append(first[1:], len(rows))[: len(first)] - 1
         episodes = of_rows[first]
         links = np.append(rows[1:], -1)[: len(rows)]
         links[last] = -1
-        self.following[rows] = links
+        self.following[run if type(kept.order) is slice else rows] = links
         if len(self.back):
             before = np.append(-1, rows[:-1])[: len(rows)]
             before[first] = -1

@@ -77,8 +77,10 @@ class StepsState:
         return np.bincount(self.episode, minlength=len(self.stream))
 
     @functools.cached_property
-    def order(self) -> arrays_lib.Ints:
-        """The rows of one episode after those of another, each in the order of time [N]."""
+    def order(self) -> slice | arrays_lib.Ints:
+        """The rows of one episode after those of another, each in the order of time [N]; a slice if they lie so."""
+        if (self.episode[1:] >= self.episode[:-1]).all():
+            return slice(None)
         return np.argsort(self.episode, kind="stable")
 
     @functools.cached_property

@@ -215,7 +215,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         Load it with `AsyncReplayBuffer(RingReplayBuffer.load(path))`, or the class that was wrapped.
 
         Args:
-            path: The directory; see ColumnReplayBuffer.save.
+            path: The file; see ColumnReplayBuffer.save.
             keep: Number of checkpoints to keep.
             progress: Called in the thread with the bytes written so far and the bytes there are.
 
