@@ -37,6 +37,7 @@ from relive.samplers import uniform
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import next_round
 from relive.storage import steps as steps_lib
 from relive.storage import steps_state
 from relive.waiting import prefetch as prefetch_lib
@@ -263,11 +264,17 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """
         if others:
             raise words.too_many("add", type(self).add, 4 + len(others))
-        store = self._store
-        streams = (encoding.stream_number(store.streams, stream),)
-        events = (encoding.event(terminated, truncated),)
-        given = observation, action, reward, next_observation, extras
-        return self._insert("add", encoding.steps(store.encoder, streams, events, given))
+        store, counters = self._store, self._counters
+        number, event = encoding.stream_number(store.streams, stream), encoding.event(terminated, truncated)
+        encoder = store.encoder
+        if event or encoder is None:
+            given = observation, action, reward, next_observation, extras
+            return self._insert("add", encoding.steps(encoder, (number,), (event,), given))
+        row, next_row = encoder.row(observation, action, reward, next_observation, extras)
+        if self._is_alone and store.append_next(number, row, next_row):
+            counters.inserted += 1
+            return store.next_key - 1
+        return self._insert("add", encoding.Steps(encoder, (number,), (0,), row, next_row, False))
 
     def extend(
         self,
@@ -303,14 +310,22 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise words.too_many("extend", type(self).extend, 4 + len(others))
         if "stream" in extras:
             raise errors.ArgumentError(f"extend takes streams, got stream={validation.short_repr(extras['stream'])}")
-        store = self._store
+        store, counters = self._store, self._counters
         numbers = encoding.stream_numbers(store.streams, streams)
-        events = encoding.events(terminated, truncated, len(numbers))
-        encoding.require_round(store.streams, len(numbers), reward)
+        count = len(numbers)
+        events = encoding.events(terminated, truncated, count)
+        encoding.require_round(store.streams, count, reward)
         given = observation, action, reward, next_observation, extras
-        steps = encoding.steps(store.encoder, numbers, events, given)
-        keys = np.arange(store.next_key, store.next_key + len(numbers))
-        self._insert("extend", steps)
+        steps, keys = encoding.steps(store.encoder, numbers, events, given), np.arange(count)
+        keys += store.next_key
+        written = store.append_next_round(steps) if self._is_alone else None
+        if written is None:
+            self._insert("extend", steps)
+        else:
+            counters.inserted += count
+            if written is not next_round.CONTINUED:
+                counters.record(steps, written)
+                counters.warn(steps, written, store)
         return keys
 
     def add_episode(
@@ -402,29 +417,35 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._insert(call, steps)
         return keys
 
+    @property
+    def _is_alone(self) -> bool:
+        """Whether a write is the business of the store alone, so that steps may take its short ways."""
+        is_told = self._journal is not None or self._limited.holds_inserts or self._draws.follows_writes
+        return not is_told and not self._gathers.ends
+
     def _insert(self, call: str, steps: encoding.Steps) -> int:
         """Write steps that were already checked, unless the limiter holds them back; return the key of the first."""
         if self._limited.holds_inserts and not self._limited.can_insert():
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
         key, written = self._store.next_key, self._append(steps)
-        if written is not steps_lib.CONTINUED:
+        if written is not next_round.CONTINUED:
             # Last, since a warning may be raised: the steps are stored by then.
             self._counters.warn(steps, written, self._store)
         return key
 
-    def _append(self, steps: encoding.Steps) -> steps_lib.Written:
+    def _append(self, steps: encoding.Steps) -> next_round.Written:
         """Write steps, and return what was found out about them; if it raises, nothing has changed."""
         store, counters, draws = self._store, self._counters, self._draws
         count = len(steps.streams)
         if not count:
-            return steps_lib.CONTINUED
+            return next_round.CONTINUED
         if self._gathers.ends:
             self._gathers.finish()
         written = store.append(steps, journal=self._journal, tell=draws.tell)
         counters.inserted += count
         if draws.max_times_sampled is not None:
             draws.count_anew(store.next_key - count, count)
-        if written is not steps_lib.CONTINUED:
+        if written is not next_round.CONTINUED:
             counters.record(steps, written)
         return written
 

@@ -58,6 +58,8 @@ class Draws(duplicates.CopiedWhole):
         self.num_spent = 0
         self._times: npt.NDArray[np.int32] = np.zeros(0 if max_times_sampled is None else store.capacity, np.int32)
         self._has_hooks = sampler._has_hooks
+        self.follows_writes = self._has_hooks or max_times_sampled is not None
+        """Whether there is something to do after each write."""
 
     @property
     def tell(self) -> steps_lib.Tell | None:

@@ -175,7 +175,7 @@ def _goal_rows(
 ) -> arrays.Ints:
     """Return for each of `slots` [k] the row right after which its goal was achieved."""
     episodes = store.episodes_of(slots)
-    base = store.episodes[append.OLDEST][episodes] if strategy == "episode" else slots
+    base = store.oldest_rows(episodes) if strategy == "episode" else slots
     steps = store.steps_of(base)
     goal_steps = _known(store, episodes)
     if strategy != "final":

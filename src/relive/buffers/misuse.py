@@ -24,6 +24,7 @@ from relive.common import arrays
 from relive.common import trees
 from relive.kernels import append
 from relive.schema import encoding
+from relive.storage import next_round
 from relive.storage import steps as steps_lib
 from relive.windows import transitions
 
@@ -55,7 +56,7 @@ class Watch:
         self._last_repeat = -1
         self._warned: set[str] = set()
 
-    def record(self, steps: encoding.Steps, written: steps_lib.Written) -> None:
+    def record(self, steps: encoding.Steps, written: next_round.Written) -> None:
         """Count steps that were stored."""
         self.spliced_episodes += written.num_spliced
         self.ends += written.num_ends
@@ -63,7 +64,7 @@ class Watch:
         for place in (*written.after_termination, *written.after_truncation):
             self.suspected_resets += _is_reset(steps, place)
 
-    def warn(self, steps: encoding.Steps, written: steps_lib.Written, store: steps_lib.StepStore) -> None:
+    def warn(self, steps: encoding.Steps, written: next_round.Written, store: steps_lib.StepStore) -> None:
         """Warn of what the steps that were stored just now show; the MisuseWarning may be raised."""
         try:
             if written.num_spliced:

@@ -26,14 +26,9 @@ class Kernels:
 
     Attributes:
         name: One of `NAMES`.
-        few: For fewer rows, the loop of CPython in `kernels.append` is faster than `append`.
-        cannot_fail: Whether `append` makes no arrays, for which memory could run out.
     """
 
     name: str
-    few: int
-    cannot_fail: bool
-    append: Any
     settle: Any
     stratify: Any
     find: Any

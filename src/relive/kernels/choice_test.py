@@ -108,7 +108,7 @@ def test_a_name_stands_for_a_module_of_kernels_compiled_once() -> None:
         for name, module in (("numba", compiled), ("numpy", plain), ("numba", compiled)):
             relive.use_kernels(name)
             assert choice.chosen() is choice.named(name)
-            assert (choice.named(name).name, choice.named(name).append) == (name, module.append)
+            assert (choice.named(name).name, choice.named(name).find) == (name, module.find)
     assert compile_all.call_count == 1
 
 

@@ -140,14 +140,6 @@ def _draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays
     return count
 
 
-# Compiled code calls nothing but compiled code: so numba is told of the functions that `append` calls.
-for _part in ("leave", "evict", "end", "finish", "close", "begin"):
-    numba.extending.register_jitable(**_SETTINGS)(getattr(append_lib, _part))
-for _part in ("note", "shut", "let_in", "complete"):  # Called for every row, they would count references to arrays.
-    numba.extending.register_jitable(inline="always", **_SETTINGS)(getattr(append_lib, _part))
-append = _jit(append_lib.append)
-
-
 def follow(rows: append_lib.Rows, slots: arrays.Ints, most: int) -> windows.Run:
     """Do what `relive.kernels.windows.follow` does; what stands at `span` and beyond is the last row again."""
     chain, span, last = np.empty((most, len(slots)), _INT64), np.empty(len(slots), _INT64), np.empty(len(slots), _INT64)
@@ -266,14 +258,12 @@ def compile_all() -> None:
     settle(nodes, offsets, leaves, masses)
     stratify(points, edges[:-1], edges[1:], 1.0, 1.0)
     find(nodes, offsets, masses, points, leaves)
-    # One row of one stream, with a lag.
-    slots, events, num = np.zeros(1, _INT64), np.zeros(1, _UINT8), np.zeros(10, _INT64)
-    num[append_lib.FREE] = num[append_lib.STRIDE] = num[append_lib.LAG] = 1
+    slots, num = np.zeros(1, _INT64), np.zeros(10, _INT64)
+    num[append_lib.ROWS] = num[append_lib.NEXT_KEY] = 1
     flags, following, places, back = np.zeros(1, _UINT8), np.zeros(1, np.int32), slots.copy(), np.zeros(1, np.int32)
-    per_stream = np.zeros((1, 3), _INT64), slots.copy(), slots + append_lib.NONE, slots.copy()
+    per_stream = np.zeros((1, 3), _INT64), slots.copy(), slots.copy(), slots.copy()
     episodes = np.zeros((append_lib.OLDEST + 1, 1), _INT64)
     rows = flags, following, places, back, *per_stream, episodes, slots.copy(), slots.copy(), num
-    append(rows, slots, events, 1)
     draw_uniform(flags, num, points)
     follow(rows, slots, 1)
     for dtype in _REWARDS:
@@ -284,4 +274,4 @@ def compile_all() -> None:
     look_back(back, slots, slots, 1)
 
 
-name, few, cannot_fail = "numba", 2, True
+name = "numba"

@@ -1,6 +1,7 @@
-"""The short way of a step that continues its episode, compared with the rule of `kernels.append`."""
+"""The short ways of a step that goes on and of a round behind a round, compared with the rule of `kernels.append`."""
 
 from typing import Any
+from unittest import mock
 
 import hypothesis
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ RULES: list[steps_lib.Rule] = [
     (0, 0, 1, 0), (1, 0, 1, 0), (0, 2, 1, 0), (0, 2, 3, 0), (0, 2, 1, 1), (0, 1, 2, 1),
 ]  # fmt: skip
 STEPS = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from("nnnnnnsltud"), st.integers(0, 1)), min_size=1, max_size=60
+    st.tuples(st.integers(0, 2), st.sampled_from("nnnrrrrrRRRszltudec"), st.integers(0, 1)), min_size=1, max_size=60
 )
 
 
@@ -29,36 +30,61 @@ def plain(store: steps_lib.StepStore) -> Any:
     return held, {path: column.tolist() for path, column in columns.items()}
 
 
+def counted(short: Any, nothing: Any, may_be_short: bool, taken: list[Any]) -> Any:
+    """Return a short way that may be taken or not, and is counted."""
+
+    def way(*step: Any) -> Any:
+        found = short(*step) if may_be_short else nothing
+        taken.extend([1] * (found is not nothing))
+        return found
+
+    return way
+
+
 def taken(store: steps_lib.StepStore, steps: list[tuple[int, str, int]], may_be_short: bool = True) -> int:
     """Write the steps, and return how many of them went the short way, if they may."""
-    encoder, clock, num_short = store.encoder, [0, 100, 200], 0
-    assert encoder is not None
-    short = store._append_next
+    clock, short_ones = [0, 100, 200], list[int]()
+    assert store.encoder is not None
+    derive = store._derive
 
-    def counted(*step: Any) -> bool:
-        nonlocal num_short
-        is_short = may_be_short and short(*step)
-        num_short += is_short
-        return is_short
+    def derived() -> None:
+        derive()
+        store.append_next = counted(store.append_next, False, may_be_short, short_ones)
+        store.append_next_round = counted(store.append_next_round, None, may_be_short, short_ones)
 
-    vars(store)["_append_next"] = counted
-    for stream, kind, flags in steps:
-        if kind == "s":
-            clock[stream] += 50  # It does not follow.
-        if kind == "d" and store.last[stream] >= 0:
-            store.flags[store.last[stream]] |= (append.BARRED, append.RATED)[flags]
-        now = clock[stream] = clock[stream] + 1
-        following = None if kind == "l" else {"a": now + 1, "b": []}
-        event = {"t": append.TERMINATED, "u": append.TRUNCATED}.get(kind, 0)
-        given: Any = {"a": now, "b": []}, now, 0.5, following, {}
-        store.append(encoding.steps(encoder, (stream,), (event,), given))
-    del vars(store)["_append_next"]
-    return num_short
+    with mock.patch.object(store, "_derive", derived):
+        store._rederive()
+        for stream, kind, flags in steps:
+            streams, events = [stream], [{"t": append.TERMINATED, "u": append.TRUNCATED}.get(kind, 0)]
+            if kind in "rR":
+                streams, events = [0, 1, 2], [0, 0, 0]
+                events[stream] = append.TERMINATED if kind == "R" else 0
+            if kind in "sz":
+                clock[stream] += 50  # It does not follow.
+            if kind == "z":
+                streams = [0, 1, 2]
+                events = [0] * 3
+            if kind == "d" and store.last[stream] >= 0:
+                store.flags[store.last[stream]] |= (append.BARRED, append.RATED)[flags]
+            if kind == "e" and store.is_open(stream):
+                store.cut(stream)
+            if kind == "c" and flags:
+                store.clear()
+            for each in streams:
+                clock[each] += 1
+            now = np.array([clock[each] for each in streams])
+            nothing = np.zeros((len(streams), 0), np.float32)
+            following = None if kind == "l" else {"a": now + 1, "b": nothing}
+            given: Any = {"a": now, "b": nothing}, now, np.full(len(streams), 0.5), following, {}
+            numbers = encoding.stream_numbers(3, streams)
+            store.append(encoding.steps(store.encoder, numbers, np.array(events, np.uint8), given))
+    store._rederive()
+    return len(short_ones)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @hypothesis.given(capacity=st.integers(3, 9), is_tracking=st.booleans(), steps=STEPS)
-def test_the_short_way_of_a_step_equals_the_rule(
+def test_the_short_ways_equal_the_rule(
     rule: steps_lib.Rule, capacity: int, is_tracking: bool, steps: list[tuple[int, str, int]]
 ) -> None:
     """Also of lazy steps, over the seam, where rows are barred, and where the list of changes is too short."""
