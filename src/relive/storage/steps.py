@@ -467,20 +467,24 @@ class StepStore(arrays_lib.Derived):
         self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None
     ) -> bool:
         """Do what `append_next` does where something may fail: all is then as it was."""
-        num, slot = self.num_view, self.num_view[append.NEXT_KEY] % self.capacity
-        is_full = num[append.ROWS] == self.capacity
-        if self.last[stream] < 0 or num[append.OLDER] or (is_full and self.following[slot] < 0):
-            return False
-        episode, restore = self._current_view[stream], self.keep((stream,), num[append.NEXT_KEY], 1)
-        finals = [records[episode].tobytes() for _, records in self._behind_records]
-        old_row = self.read(np.array([slot])) if is_full else {}
+        flags, following, places, _, _, current, last, knows, _, _, _, num = self._views
+        slot, episode, is_full = (
+            num[append.NEXT_KEY] % self.capacity,
+            current[stream],
+            num[append.ROWS] == self.capacity,
+        )
+        kept = self.num.copy(), flags[slot], places[slot], following[slot], last[stream], knows[stream]
+        recent, old_row = self._recent[stream].copy(), self.read(np.array([slot])) if is_full else {}
+        finals = [(records, records[episode].tobytes()) for _, records in self._behind_records]
         try:
             is_next = self.append_next(stream, row, next_row)
             if is_next and tell is not None:
                 tell()
         except BaseException:
-            restore()
-            for (_, records), final in zip(self._behind_records, finals, strict=True):
+            self.num[:], flags[slot], places[slot], following[slot], last[stream], knows[stream] = kept
+            self._recent[stream] = recent
+            self._work_out()
+            for records, final in finals:
                 records[episode] = final
             if old_row:
                 self.storage.write(np.array([slot]), old_row)
@@ -514,19 +518,22 @@ class StepStore(arrays_lib.Derived):
 
         First those of episodes that terminated, and then of those that were truncated; while a row of them is stored.
         """
-        streams = np.asarray(steps.streams)
-        newest = self.last if streams is self.all_streams else self.last.take(streams)
-        if newest.item(newest.argmin()) != append.NONE:
-            return _NOTHING
-        (places,) = (newest == append.NONE).nonzero()
-        if len(places) > append.FEW:
-            return self._resumed_many(streams[places], places, steps.rows)
-        _, _, _, _, _, current, _, _, episodes, _, _, _ = self._views
+        streams: Any = steps.streams
+        _, _, _, _, _, current, last, _, episodes, _, _, _ = self._views
+        if type(streams) is tuple:
+            places = [0] if last[streams[0]] == append.NONE else []
+        else:
+            newest = self.last if streams is self.all_streams else self.last.take(streams)
+            if newest.item(newest.argmin()) != append.NONE:
+                return _NOTHING
+            (ended,) = (newest == append.NONE).nonzero()
+            if len(ended) > append.FEW:
+                return self._resumed_many(streams[ended], ended, steps.rows)
+            places = ended.tolist()
         found: dict[int, list[int]] = {append.TERMINATED: [], append.TRUNCATED: []}
-        for place in places.tolist():
-            stream = streams.item(place)
-            episode = current[stream]
-            if episodes[append.STREAM, episode] == stream and episodes[append.KNOWN, episode]:
+        for place in places:
+            episode = current[streams[place]]
+            if episodes[append.STREAM, episode] == streams[place] and episodes[append.KNOWN, episode]:
                 for field, behind, size in self._behind_bytes:
                     final = behind[episode * size : episode * size + size].tobytes()
                     if final != steps.rows[field][place * size : place * size + size]:
