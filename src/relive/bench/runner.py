@@ -133,7 +133,7 @@ def _repeats(turn: Callable[[int], float], seconds: float) -> int:
 
 
 def bytes_a_step(peer: catalogue.Peer, task: tasks.Task) -> float:
-    """Return what a stored step takes in memory: by how much a new process grows while a buffer is made and filled.
+    """Return what a stored step takes in memory: how much a process grows while a buffer is made, filled and drawn from.
 
     Raises:
         CannotError: The peer has nothing for the task.
@@ -157,6 +157,6 @@ def grown(peer: catalogue.Peer, task: tasks.Task) -> float:
         story, before = task.story(task.capacity), machine.resident()
         buffer = make(task)
         buffer.fill(story.until(task.capacity)[0])
+        buffer.sample()  # Some take memory for priorities when they are first drawn from.
         after = machine.resident()
-        buffer.sample()
     return (after - before) / task.capacity

@@ -252,8 +252,8 @@ def counted(path: str) -> int:
 DEARER = {"add, a sampler with hooks": 2.5, "add, an episode ends": 4, "extend, an episode ends": 3}
 """How many times as much as the cheapest a call costs at most, where it does more; others cost twice as much.
 
-The step that goes on makes two thirds of the operations of 62410b3, so that one with hooks, which costs less than it did
-there, and one that begins and ends an episode, which costs the same, are further from it.
+The step that goes on makes two thirds of the operations of 62410b3, so that one with hooks, which costs less than it
+did there, and one that begins and ends an episode, which costs the same, are further from it.
 """
 
 

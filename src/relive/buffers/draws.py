@@ -70,6 +70,11 @@ class Draws(duplicates.CopiedWhole):
         """Return how often the anchors in `slots` were drawn; None if draws are not counted."""
         return None if self.max_times_sampled is None else self._times[slots].astype(np.int64)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the priorities, of their sums, and of how often anchors were drawn."""
+        return self.sampler._nbytes + self._times.nbytes
+
     # Changes of the rows.
 
     def count_anew(self, key: int, count: int) -> None:

@@ -128,6 +128,10 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
     def _prepare(self, capacity: int) -> None:
         self._tree = sum_tree.SumTree(capacity)
         self._raw: arrays.Floats = np.zeros(capacity)
+
+    @property
+    def _nbytes(self) -> int:
+        return super()._nbytes + self._raw.nbytes + self._tree.nbytes
         try:
             self._weights_of(np.array([self._running_maximum]), self._alpha)
         except errors.ArgumentError:

@@ -95,6 +95,11 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Allocate what a sampler of relive needs, so that a subclass may override `_attached` alone."""
 
     @property
+    def _nbytes(self) -> int:
+        """Bytes of what a sampler of relive keeps for the rows of its buffer."""
+        return self._told.nbytes
+
+    @property
     def _has_hooks(self) -> bool:
         """Whether `_added` or `_removed` is overridden."""
         kind = type(self)

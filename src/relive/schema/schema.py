@@ -122,6 +122,8 @@ Tree: TypeAlias = Field | Mapping[str, Any]
 """A field, or fields and trees by key."""
 
 _REWARD = Field((), np.float64)
+_PRIORITY = 18
+"""About how many bytes a priority takes: the number, its weight, an eighth of each level of sums, and what changed."""
 _CHECKED = {"fields", "check_finite"}
 """What the description of a schema has that checks all values."""
 _DEEPEST = 64
@@ -275,20 +277,25 @@ class Schema(registry.Described):
         """Number of bytes of one row."""
         return sum(field.nbytes for field in self._fields.values())
 
-    def nbytes_for(self, capacity: int) -> int:
+    def nbytes_for(self, capacity: int, *, prioritized: bool = False) -> int:
         """Return the number of bytes that the rows of a buffer of `capacity` steps take, allocated at once.
 
         A buffer keeps some 20 bytes a step besides, and 80 and an observation for each episode.
 
+        Args:
+            capacity: Maximum number of stored steps.
+            prioritized: Whether to count priorities too, with the tree of their sums.
+
         Raises:
-            ArgumentError: `capacity` is not an integer of at least 1.
+            ArgumentError: `capacity` is not an integer of at least 1, or `prioritized` is not a bool.
 
         >>> import relive
         >>> schema = relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int))
         >>> f"{schema.nbytes_for(1_000_000) / 1e9:.1f} GB"
         '7.1 GB'
         """
-        return validation.positive_int("capacity", capacity) * self.nbytes
+        of_priorities = _PRIORITY if validation.boolean("prioritized", prioritized) else 0
+        return validation.positive_int("capacity", capacity) * (self.nbytes + of_priorities)
 
     def _is_checked(self, name: str, field: Field) -> bool:
         """Return whether the values of a field must be finite because of `check_finite`."""
