@@ -70,8 +70,8 @@ class ColumnBufferStats(statistics.Statistics):
         open_episodes: Episodes in progress.
         terminated_episodes: Episodes stored, in whole or in part, that terminated.
         truncated_episodes: Likewise, that were truncated.
-        nbytes: Bytes of the columns as their schema counts them, of the observations beside them, of the timeline, and of
-            priorities with the tree of their sums.
+        nbytes: Bytes of the columns as their schema counts them, of the observations beside them, of the timeline,
+            and of priorities with the tree of their sums.
         effective_sample_size: Number of uniformly drawn anchors that would give the same diversity of draws (Kish
             1965): 1 / sum_i P_i^2, which is num_eligible without priorities. 0 if nothing can be drawn, None if
             unknown.
