@@ -101,16 +101,21 @@ def appender(
         next_key, before, found, ended = key, start, last.tobytes(), others
         return True
 
-    def resumed(given: Sequence[bytes]) -> tuple[Sequence[int], Sequence[int]]:
-        """Return which of the steps that begin episodes resume the last one."""
-        places_of: dict[int, list[int]] = {append.TERMINATED: [], append.TRUNCATED: []}
-        for i in ended:
-            for part, final, (_, _, _, size) in zip(given, announced, behind, strict=True):
-                if part[i * size : i * size + size] != final[i * size : i * size + size]:
-                    break
-            else:
-                places_of[episodes[append.END, current_view[i]]].append(i)
-        return places_of[append.TERMINATED], places_of[append.TRUNCATED]
+    def begun(seen: list[Any], num_ends: int) -> Written:
+        """Put what was announced where episodes begin, which need not go on; return what was found out."""
+        after: dict[int, list[int]] = {append.TERMINATED: [], append.TRUNCATED: []}
+        is_resumed = dict.fromkeys(ended, True)
+        for place, (_, _, _, size) in enumerate(behind):
+            given, finals = bytearray(seen[place]), announced[place]
+            for i in ended:
+                part, final = slice(i * size, i * size + size), finals[i * size : i * size + size]
+                if given[part] != final:
+                    given[part], is_resumed[i] = final, False
+            seen[place] = given
+        for i, is_so in is_resumed.items():
+            if is_so:
+                after[episodes[append.END, current_view[i]]].append(i)
+        return Written(0, num_ends, after[append.TERMINATED], after[append.TRUNCATED])
 
     def append_next(steps: encoding.Steps) -> Written | None:
         nonlocal next_key, before, found, announced, ended, first
@@ -125,18 +130,13 @@ def appender(
         seen: list[Any] = [given[field] for field, _, _, _ in behind]
         written, ends, bits = CONTINUED, list[int](), bytes(events)
         if bits != no_ends:
-            ends = np.flatnonzero(events).tolist()
-            if len(ends) > _FEW or max(bits) > append.ENDS:
+            ends = np.asarray(events).nonzero()[0].tolist()
+            if len(ends) > _FEW or any(bits[i] > append.ENDS for i in ends):
                 return None
         if ended:
             if counts[num_free] < len(ended):
                 return None
-            written = Written(0, len(ends), *resumed(seen))
-            for place, (_, _, _, size) in enumerate(behind):  # They need not go on.
-                part = bytearray(seen[place])
-                for i in ended:
-                    part[i * size : i * size + size] = announced[place][i * size : i * size + size]
-                seen[place] = part
+            written = begun(seen, len(ends))
         elif ends:
             written = Written(0, len(ends), (), ())
         if seen != announced:
