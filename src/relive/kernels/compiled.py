@@ -11,10 +11,10 @@ those numba looks up in Python, which takes ten times as long as all other argum
 """
 
 from collections.abc import Callable
+import logging
 from typing import Any, TypeVar, cast
 
 import numba
-import numba.extending
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +23,7 @@ from relive.kernels import append as append_lib
 from relive.kernels import draw
 from relive.kernels import windows
 
+_LOGGER = logging.getLogger(__name__)
 _SHIFT, _WIDTH = draw.SHIFT, draw.WIDTH
 _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -256,6 +257,8 @@ def compile_all() -> None:
     nodes, masses, offsets = np.ones(_WIDTH + 1), np.zeros(2), np.array([0, _WIDTH, _WIDTH + 1], np.int64)
     leaves, points, edges = np.zeros(1, np.int64), np.zeros(1), np.arange(2.0)
     settle(nodes, offsets, leaves, masses)
+    if not cast("Any", settle).stats.cache_hits:
+        _LOGGER.warning("numba compiles the kernels of relive: it takes some seconds, and is kept for later processes")
     stratify(points, edges[:-1], edges[1:], 1.0, 1.0)
     find(nodes, offsets, masses, points, leaves)
     slots, num = np.zeros(1, _INT64), np.zeros(10, _INT64)
