@@ -181,11 +181,12 @@ def leave(rows: Rows, place: int) -> None:
 
 def close(rows: Rows, stream: int) -> None:
     """Truncate the episode that is open in a stream after its newest row."""
-    _, _, _, _, _, current, last, _, _, free, _, num = rows
+    _, _, _, _, _, current, last, knows, _, free, _, num = rows
     episode = current[stream]
     if last[stream] >= 0:
         finish(rows, stream, TRUNCATED)
     else:
+        knows[stream] = 0  # As no row of it is alive.
         free[num[FREE]] = episode
         num[FREE] += 1
         end(rows, stream, TRUNCATED)
