@@ -449,7 +449,7 @@ def test_stacks_are_looked_for_until_200_observations_were_none() -> None:
     assert look.call_count == 201  # The first has none before it.
 
 
-def test_a_step_from_the_end_of_an_episode_without_rows_resumes_nothing() -> None:
+def test_an_episode_that_has_no_rows_is_not_resumed() -> None:
     """Its newest row went while it was open; then it was ended."""
     buffer = relive.RingReplayBuffer(2, streams=2, seed=0)
     buffer.add(0, 0, 1.0, 1, stream=0)

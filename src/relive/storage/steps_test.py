@@ -1,5 +1,6 @@
 """The short ways of a step that goes on and of a round behind a round, compared with the rule of `kernels.append`."""
 
+import random
 from typing import Any
 from unittest import mock
 
@@ -19,7 +20,7 @@ RULES: list[steps_lib.Rule] = [
     (0, 0, 1, 0), (1, 0, 1, 0), (0, 2, 1, 0), (0, 2, 3, 0), (0, 2, 1, 1), (0, 1, 2, 1),
 ]  # fmt: skip
 STEPS = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from("nnnrrrrrRRRszltudec"), st.integers(0, 1)), min_size=1, max_size=60
+    st.tuples(st.integers(0, 2), st.sampled_from("nnnrrrrrRRRszpltudec"), st.integers(0, 1)), min_size=1, max_size=60
 )
 
 
@@ -59,6 +60,8 @@ def taken(store: steps_lib.StepStore, steps: list[tuple[int, str, int]], may_be_
             if kind in "rR":
                 streams, events = [0, 1, 2], [0, 0, 0]
                 events[stream] = append.TERMINATED if kind == "R" else 0
+            if kind == "p":
+                streams, events = [[2, 0, 1], [0, 2], [1, 2]][stream], [0] * (2 + (stream == 0))
             if kind in "sz":
                 clock[stream] += 50  # It does not follow.
             if kind == "z":
@@ -96,6 +99,24 @@ def test_the_short_ways_equal_the_rule(
     taken(short, steps)
     taken(ruled, steps, may_be_short=False)
     assert plain(short) == plain(ruled)
+
+
+@pytest.mark.parametrize("is_tracking", [False, True])
+def test_rounds_behind_rounds_equal_the_rule(is_tracking: bool) -> None:
+    """Most are; between them steps of all kinds, and ends and beginnings in some of them, or in all."""
+    draw, num_short, num_steps = random.Random(is_tracking), 0, 0
+    for number in range(120):
+        kinds = draw.choice(["rrrr", "rrrRR", "rrrrrrzzRRRnnllpsutec", "rrrrrRRec", "rrrrrrrp"])
+        steps = [(draw.randrange(3), draw.choice(kinds), draw.randrange(2)) for _ in range(30)]
+        stores = [steps_lib.StepStore(6 + number % 8, 3, is_tracking=is_tracking) for _ in range(2)]
+        for store in stores:
+            store.begin(memory.ColumnStorage(SCHEMA, store.capacity))
+        num_short += taken(stores[0], steps)
+        taken(stores[1], steps, may_be_short=False)
+        num_steps += len(steps)
+        assert plain(stores[0]) == plain(stores[1]), steps
+        stores[0].check()
+    assert num_short > 0.4 * num_steps
 
 
 def test_most_steps_go_the_short_way() -> None:
