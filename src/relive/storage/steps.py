@@ -298,7 +298,7 @@ class StepStore(arrays_lib.Derived):
     @property
     def nbytes(self) -> int:
         """Bytes of the columns by the schema, and of the bookkeeping of stored rows and episodes."""
-        of_rows = sum(array.nbytes for array in (*self._of_rows, self._changed))
+        of_rows: int = sum(array.nbytes for array in (*self._of_rows, self._changed))
         of_episode = 8 * (len(self.episodes) + 1)
         of_episode += sum(self.schema.fields[path].nbytes for path in self.observation_paths)
         columns = self.schema.nbytes * self.storage.capacity if self.has_begun else 0
