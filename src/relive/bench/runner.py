@@ -134,7 +134,7 @@ def _repeats(turn: Callable[[int], float], seconds: float) -> int:
 
 
 def bytes_a_step(peer: catalogue.Peer, task: tasks.Task) -> float:
-    """Return what a stored step takes in memory: by how much a new process grows while a buffer is made and filled.
+    """Return what a stored step takes in memory: how much a process grows as a buffer is made, filled and drawn from.
 
     Raises:
         CannotError: The peer has nothing for the task.

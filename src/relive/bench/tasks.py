@@ -54,6 +54,7 @@ class Task:
         by_episode: Whether the task is for buffers that keep whole episodes.
         returns: What a batch is made of: "arrays" or "tensors"; nothing where that does not matter.
         streams: Environments that write side by side.
+        in_step: Whether their episodes end in the same calls.
         episode_lengths: The shortest and the longest episode.
     """
 
@@ -71,6 +72,7 @@ class Task:
     by_episode: bool = False
     returns: str = ""
     streams: int = 1
+    in_step: bool = False
     episode_lengths: tuple[int, int] = (50, 350)
 
     @property
@@ -187,8 +189,8 @@ def _following_steps(buffer: Buffer, task: Task, episodes: Iterable[synthetic.Ep
 
 
 def _following_rows(buffer: Buffer, task: Task, story: synthetic.Story) -> Iterator[Any]:
-    """Return a step of every stream over and over; their episodes are of one length, and begin out of step."""
-    length, streams = int(story.lengths[1]), range(task.streams)
+    """Return a step of every stream over and over; their episodes are of one length."""
+    length, streams, lead = int(story.lengths[1]), range(task.streams), 0 if task.in_step else 7
     steps = [[vars(step).values() for step in story.part(k + 1, 0, length).steps()] for k in streams]
-    rows = [[steps[k][(t + 7 * k) % length] for k in streams] for t in range(length)]
+    rows = [[steps[k][(t + lead * k) % length] for k in streams] for t in range(length)]
     return itertools.cycle([buffer.prepared(synthetic.Step(*map(np.array, zip(*row, strict=True)))) for row in rows])

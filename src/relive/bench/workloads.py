@@ -163,7 +163,16 @@ _ALL = (
     ),
     Workload("add", "adding a step of f32[4]", tasks.Task(), adding, "step"),
     Workload("add-images", "adding a step of four stacked 84x84 images, one of them new", _STACKS, adding, "step"),
-    Workload("extend", "adding a step of f32[4] of each of 64 streams", _STREAMS, adding, "step", 64),
+    *(
+        Workload(
+            f"extend{name}", f"adding a step of f32[4] of each of {task.streams:,} streams{how}", task, adding, *of
+        )
+        for size in (64, 1_024)
+        for in_step, how in ((False, ""), (True, " that end in step"))
+        for task in [dataclasses.replace(_STREAMS, streams=size, in_step=in_step)]
+        for name in [f"{'' if size == 64 else '-1k'}{'-in-step' if in_step else ''}"]
+        for of in [("step", size)]
+    ),
     Workload("save", f"saving {_MILLION}, to the disk", _SAVED, saving, "stored step", 0),
     Workload("load", f"loading {_MILLION}, and one draw", _SAVED, loading, "stored step", 0),
     Workload("memory", "memory of a step of f32[4]", tasks.Task(), None, "step"),

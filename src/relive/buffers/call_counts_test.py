@@ -249,15 +249,21 @@ def counted(path: str) -> int:
     return count(call)
 
 
-@pytest.mark.parametrize("call", ["add", "extend, 64 streams"])
+DEARER = {"add, a sampler with hooks": 2.5, "add, an episode ends": 4, "extend, an episode ends": 3}
+"""How many times as much as the cheapest a call costs at most, where it does more; others cost twice as much.
+
+The step that goes on makes two thirds of the operations of 62410b3, so that one with hooks, which costs less than it
+did there, and one that begins and ends an episode, which costs the same, are further from it.
+"""
+
+
+@pytest.mark.parametrize("call", ["add", "extend"])
 def test_spellings_of_a_call_cost_the_same(call: str) -> None:
-    """At most twice the cheapest, also where the ring wraps or a sampler has hooks; three times with an end."""
-    name = call.split(",")[0]
-    counts = {path: counted(path) for path in HOT_PATHS if path.startswith(f"{name},") and "priorities" not in path}
-    ends = counts.pop(f"{name}, an episode ends")
+    """At most twice the cheapest, also where the ring wraps."""
+    counts = {path: counted(path) for path in HOT_PATHS if path.split(",")[0] == call and "priorities" not in path}
     cheapest = min(counts.values())
-    assert max(counts.values()) <= 2 * cheapest
-    assert ends <= 3 * cheapest
+    for path, number in counts.items():
+        assert number <= DEARER.get(path, 2) * cheapest, path
 
 
 def test_only_the_operations_of_relive_count() -> None:

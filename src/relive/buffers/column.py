@@ -40,6 +40,7 @@ from relive.samplers import uniform
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import next_round
 from relive.storage import steps as steps_lib
 from relive.storage import steps_state
 from relive.storage import whole
@@ -264,10 +265,15 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if others:
             raise words.too_many("add", type(self).add, 4 + len(others))
         store = self._store
-        streams = (encoding.stream_number(store.streams, stream),)
-        events = (encoding.event(terminated, truncated),)
-        given = observation, action, reward, next_observation, extras
-        return self._insert("add", encoding.steps(store.encoder, streams, events, given))
+        number, event = encoding.stream_number(store.streams, stream), encoding.event(terminated, truncated)
+        encoder = store.encoder
+        if event or encoder is None:
+            given = observation, action, reward, next_observation, extras
+            return self._insert("add", encoding.steps(encoder, (number,), (event,), given))
+        row, next_row = encoder.row(observation, action, reward, next_observation, extras)
+        if self._is_alone and store.append_next(number, row, next_row):
+            return store.next_key - 1
+        return self._insert("add", encoding.Steps(encoder, (number,), (0,), row, next_row, False))
 
     def extend(
         self,
@@ -305,12 +311,18 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             raise errors.ArgumentError(f"extend takes streams, got stream={validation.short_repr(extras['stream'])}")
         store = self._store
         numbers = encoding.stream_numbers(store.streams, streams)
-        events = encoding.events(terminated, truncated, len(numbers))
-        encoding.require_round(store.streams, len(numbers), reward)
+        count = len(numbers)
+        events = encoding.events(terminated, truncated, count)
+        encoding.require_round(store.streams, count, reward)
         given = observation, action, reward, next_observation, extras
-        steps = encoding.steps(store.encoder, numbers, events, given)
-        keys = np.arange(store.next_key, store.next_key + len(numbers))
-        self._insert("extend", steps)
+        steps, keys = encoding.steps(store.encoder, numbers, events, given), np.arange(count)
+        keys += store.next_key
+        written = store.append_next_round(steps) if self._is_alone else None
+        if written is None:
+            self._insert("extend", steps)
+        elif written is not next_round.CONTINUED:
+            self._watch.record(steps, written)
+            self._watch.warn(count, False, written, store)
         return keys
 
     def add_episode(
@@ -413,7 +425,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
             self.end_episode(number)
         else:
             self._append_episodes(found, num_spliced)
-            self._watch.warn(count, True, steps_lib.CONTINUED, store)
+            self._watch.warn(count, True, next_round.CONTINUED, store)
         return keys
 
     def add_steps(
@@ -472,11 +484,17 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         self._insert(call, steps)
         return keys
 
+    @property
+    def _is_alone(self) -> bool:
+        """Whether a write is the business of the store alone, so that steps may take its short ways."""
+        is_told = self._journal is not None or self._limited.holds_inserts or self._draws.follows_writes
+        return not is_told and not self._gathers.ends
+
     def _insert(self, call: str, steps: encoding.Steps) -> int:
         """Write steps that were already checked, unless the limiter holds them back; return the key of the first."""
         self._require_turn(call)
         key, written = self._store.next_key, self._append(steps)
-        if written is not steps_lib.CONTINUED:
+        if written is not next_round.CONTINUED:
             # Last, since a warning may be raised: the steps are stored by then.
             self._watch.warn(len(steps.streams), steps.is_run, written, self._store)
         return key
@@ -497,18 +515,18 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if draws.limited is not None:
             draws.limited.begin(store.next_key - count, count)
 
-    def _append(self, steps: encoding.Steps) -> steps_lib.Written:
+    def _append(self, steps: encoding.Steps) -> next_round.Written:
         """Write steps, and return what was found out about them; if it raises, nothing has changed."""
         store, draws = self._store, self._draws
         count = len(steps.streams)
         if not count:
-            return steps_lib.CONTINUED
+            return next_round.CONTINUED
         if self._gathers.ends:
             self._gathers.finish()
         written = store.append(steps, journal=self._journal, tell=draws.tell)
         if draws.limited is not None:
             draws.limited.begin(store.next_key - count, count)
-        if written is not steps_lib.CONTINUED:
+        if written is not next_round.CONTINUED:
             self._watch.record(steps, written)
         return written
 

@@ -479,6 +479,8 @@ DAMAGE: dict[str, Any] = {
 @pytest.mark.parametrize("message", DAMAGE)
 def test_check_finds_what_is_damaged(message: str) -> None:
     buffer: Any = relive.RingReplayBuffer(8, streams=2)
+    if "oldest row" in message:
+        buffer = relive.RingReplayBuffer(8, streams=2, frame_stack=2)
     if "newest keys" in message:
         buffer = relive.SequenceReplayBuffer(8, length=3)
     buffer.add_steps(range(3), [0, 0], [0.0, 0.0], stream=0)
@@ -542,3 +544,27 @@ def test_a_lone_step_that_stays_incomplete_is_stored() -> None:
         buffer.add(float(t), 0, 1.0, t + 1.0)
         buffer.check()
     assert buffer.eligible_keys().tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("num_ends", [1, 12, 20, 40])
+def test_rounds_in_which_many_episodes_end_equal_single_steps(num_ends: int) -> None:
+    """They begin again in the next round, where they ended or elsewhere."""
+    together, one_by_one = (relive.RingReplayBuffer(100, streams=40, seed=0) for _ in range(2))
+    clock = np.arange(40) * 1000
+    for t in range(12):
+        ends = (np.arange(40) + t) % 40 < num_ends
+        terminated, truncated = ends & (np.arange(40) % 2 == 0), ends & (np.arange(40) % 2 == 1)
+        step = clock.copy(), np.arange(40), np.ones(40), clock + 1
+        together.extend(*step, terminated=terminated, truncated=truncated)
+        for i in range(40):
+            flags = {"terminated": terminated[i], "truncated": truncated[i]}
+            one_by_one.add(*(column[i] for column in step), **flags, stream=i)
+        clock = clock + 1 + 7 * (ends & (t % 3 > 0))
+    together.check()
+    keys = one_by_one.eligible_keys()
+    assert together.eligible_keys().tolist() == keys.tolist()
+    for name in ("observation", "action", "next_observation", "is_terminal", "next_discount"):
+        assert getattr(together.read(keys), name).tolist() == getattr(one_by_one.read(keys), name).tolist()
+    both = [dataclasses.asdict(buffer.get_stats()) | {"nbytes": 0} for buffer in (together, one_by_one)]
+    assert both[0] == both[1]
+    assert both[0]["spliced_episodes"] == 0

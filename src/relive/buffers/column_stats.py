@@ -33,7 +33,8 @@ class ColumnBufferStats(statistics.Statistics):
         open_episodes: Episodes in progress.
         terminated_episodes: Episodes stored, in whole or in part, that terminated.
         truncated_episodes: Likewise, that were truncated.
-        nbytes: Bytes of the columns as their schema counts them, of the observations beside them and of the timeline.
+        nbytes: Bytes of the columns as their schema counts them, of the observations beside them, of the timeline,
+            and of priorities with the tree of their sums.
         effective_sample_size: Number of uniformly drawn anchors that would give the same diversity of draws (Kish
             1965): 1 / sum_i P_i^2, which is num_eligible without priorities. 0 if nothing can be drawn, None if
             unknown.
@@ -102,7 +103,7 @@ def of(store: steps_lib.StepStore, draws: draws_lib.Draws, watch: misuse.Watch) 
         open_episodes=ends[append.OPEN],
         terminated_episodes=ends[append.TERMINATED],
         truncated_episodes=ends[append.TRUNCATED],
-        nbytes=store.nbytes,
+        nbytes=store.nbytes + draws.nbytes,
         effective_sample_size=draws.sampler.effective_sample_size(),
         max_policy_lag=_max_policy_lag(store),
         appended=counted.pop("inserted"),

@@ -78,6 +78,16 @@ class Draws(duplicates.CopiedWhole):
         """Calls the hooks of the sampler for all that has changed since they were last called; None if it has none."""
         return self.sampler.catch_up if self.sampler.has_hooks else None
 
+    @property
+    def follows_writes(self) -> bool:
+        """Whether there is something to do after each write."""
+        return self.sampler.has_hooks or self.limited is not None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the priorities, of their sums, and of how often anchors were drawn."""
+        return self.sampler.nbytes + (0 if self.limited is None else self.limited.nbytes)
+
     def set_barred(self, slots: arrays_lib.Ints, is_barred: bool, record: Callable[[], None] | None = None) -> None:
         """Bar the anchors in `slots` from being drawn, or lift the bar; `record` is called at the end.
 

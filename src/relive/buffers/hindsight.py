@@ -202,7 +202,7 @@ def _goal_rows(
     store: steps_lib.StepStore, slots: arrays.Ints, known: arrays.Ints, strategy: Strategy, rng: np.random.Generator
 ) -> arrays.Ints:
     """Return for each of `slots` [k] the row right after which its goal was achieved, given the newest known step."""
-    rows = store.episodes[append.OLDEST][store.episodes_of(slots)] if strategy == "episode" else slots
+    rows = store.oldest_rows(store.episodes_of(slots)) if strategy == "episode" else slots
     steps = store.steps_of(rows)
     goal_steps = known if strategy == "final" else rng.integers(steps + 1, known, endpoint=True)
     return _rows_after(store, rows, goal_steps - steps - 1)

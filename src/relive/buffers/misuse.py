@@ -25,6 +25,7 @@ from relive.common import trees
 from relive.kernels import append
 from relive.persistence import state
 from relive.schema import encoding
+from relive.storage import next_round
 from relive.storage import steps as steps_lib
 from relive.windows import transitions
 
@@ -67,7 +68,7 @@ class Watch:
         for name in _COUNTS:
             setattr(self, name, given.integer(name, 0, next_key))  # Each step has a key, counted from 0.
 
-    def record(self, steps: encoding.Steps, written: steps_lib.Written) -> None:
+    def record(self, steps: encoding.Steps, written: next_round.Written) -> None:
         """Count steps that were stored."""
         self.spliced_episodes += written.num_spliced
         self.ends += written.num_ends
@@ -75,7 +76,7 @@ class Watch:
         for place in (*written.after_termination, *written.after_truncation):
             self.suspected_resets += _is_reset(steps, place)
 
-    def warn(self, count: int, is_run: bool, written: steps_lib.Written, store: steps_lib.StepStore) -> None:
+    def warn(self, count: int, is_run: bool, written: next_round.Written, store: steps_lib.StepStore) -> None:
         """Warn of what the `count` steps that were stored just now show; the MisuseWarning may be raised."""
         try:
             if written.num_spliced:

@@ -447,3 +447,14 @@ def test_stacks_are_looked_for_until_200_observations_were_none() -> None:
         for t in range(300):
             buffer.add(np.full((20, 20, 3), t % 9), 0, 1.0, np.full((20, 20, 3), (t + 1) % 9))
     assert look.call_count == 201  # The first has none before it.
+
+
+def test_an_episode_that_has_no_rows_is_not_resumed() -> None:
+    """Its newest row went while it was open; then it was ended."""
+    buffer = relive.RingReplayBuffer(2, streams=2, seed=0)
+    buffer.add(0, 0, 1.0, 1, stream=0)
+    for t in range(2):
+        buffer.add(t, 0, 1.0, t + 1, stream=1)
+    assert buffer.end_episode(0)
+    buffer.add(1, 0, 1.0, 2, stream=0)
+    assert buffer.get_stats().continued_truncations == 0

@@ -31,7 +31,7 @@ from relive.persistence import state as state_lib
 from relive.samplers import sampler as sampler_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
-from relive.storage import steps as steps_lib
+from relive.storage import next_round
 
 Batch = TypeVar("Batch", bound=column.AnyBatch)
 
@@ -166,7 +166,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         """Raise ArgumentError: joint steps are added one at a time, with `add` or `extend`."""
         raise errors.ArgumentError("add_episodes cannot add joint steps: use add or extend")
 
-    def _append(self, steps: encoding.Steps) -> steps_lib.Written:
+    def _append(self, steps: encoding.Steps) -> next_round.Written:
         record = self._rows.recording(steps)
         written = super()._append(steps)
         record()

@@ -22,10 +22,11 @@ A row is eligible where, of READABLE, BARRED and SPENT, the first alone is set. 
 episode keeps its number while a row of it is alive, or while it is open.
 
 When a step is complete, the row `lag` steps before it becomes readable: the row itself for transitions, the first row
-of what is then a whole sequence. `append` is the rule as a plain loop, which CPython runs over memoryviews and numba
-compiles; `append_many` says the same in calls of numpy, for many rows at once.
+of what is then a whole sequence. `append` is the rule as a plain loop, which CPython runs over memoryviews;
+`append_many` says the same in calls of numpy, for many rows at once, and `append_round` for most rounds of streams.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,11 +46,14 @@ STEP = (1 << EPISODE) - 1
 
 STREAM, FIRST_KEY, LENGTH, END, KNOWN, OLDEST = range(6)
 """What is known of an episode: its stream; the key of its step 0; its steps, once it has ended or its newest row has
-gone; how it ended; whether the observation after its last row is known, once it has ended; the slot of its oldest row
-that is alive, -1 for none."""
+gone; how it ended; whether the observation after its last row is known, once it has ended and while a row of it is
+alive; where windows look back, the slot of its oldest row that is alive, -1 for none."""
 OPEN, TERMINATED, TRUNCATED, CUT = 0, 1, 2, 4
 """How an episode ended, and the bits of the event of a step; CUT: what is open in the stream ends before it."""
 ENDS = TERMINATED | TRUNCATED
+FEW = 8
+"""So many beginnings or ends of a round are written one by one at most."""
+_NO: arrays.Ints = np.zeros(0, np.int64)
 
 NEXT_KEY, ROWS, FREE, ELIGIBLE, CHANGED, CLEARED, OLDER, LAG, STRIDE, PAD = range(10)
 """Numbers of the ring: the key of the next row; rows alive; entries of `free`, of eligible rows, of `changed` (more
@@ -128,7 +132,8 @@ def evict(rows: Rows, count: int) -> None:
     slot = (num[NEXT_KEY] - num[ROWS]) % capacity
     for _ in range(count):
         place, link = places[slot], following[slot]
-        episodes[OLDEST, place >> EPISODE] = link
+        if num[OLDER]:
+            episodes[OLDEST, place >> EPISODE] = link
         if link < 0:
             leave(rows, place)
         shut(flags, changed, num, slot)
@@ -169,17 +174,19 @@ def leave(rows: Rows, place: int) -> None:
         episodes[LENGTH, episode] = (place & STEP) + 1
         last[episodes[STREAM, episode]] = GONE
     else:
+        episodes[KNOWN, episode] = 0
         free[num[FREE]] = episode
         num[FREE] += 1
 
 
 def close(rows: Rows, stream: int) -> None:
     """Truncate the episode that is open in a stream after its newest row."""
-    _, _, _, _, _, current, last, _, _, free, _, num = rows
+    _, _, _, _, _, current, last, knows, _, free, _, num = rows
     episode = current[stream]
     if last[stream] >= 0:
         finish(rows, stream, TRUNCATED)
     else:
+        knows[stream] = 0  # As no row of it is alive.
         free[num[FREE]] = episode
         num[FREE] += 1
         end(rows, stream, TRUNCATED)
@@ -196,7 +203,8 @@ def begin(rows: Rows, stream: int, key: int, slot: int) -> int:
         current[stream] = episode = free[count]
         episodes[STREAM, episode], episodes[FIRST_KEY, episode] = stream, key
         episodes[LENGTH, episode], episodes[END, episode] = 0, OPEN
-    episodes[OLDEST, episode] = slot
+    if num[OLDER]:
+        episodes[OLDEST, episode] = slot
     place: int = episode << EPISODE | episodes[LENGTH, episode]
     return place
 
@@ -335,69 +343,138 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
             finish(views, streams.item(i), bits[i])
 
 
-def append_round(rows: Rows, views: Rows, streams: arrays.Ints, events: Any) -> bool:
-    """Do what `append` does where that is simple, or return False, without a trace; it is simple in rounds of streams.
+def append_round(rows: Rows, views: Rows, streams: arrays.Ints, events: Any, is_whole: bool = False) -> int:
+    """Do what `append` does where that is simple, in rounds of streams; return how many episodes end.
+
+    Return -1, without a trace, where it is not simple.
 
     All that needs memory is made before anything changes. Rows must be of distinct streams whose next observations are
     known, and either begin episodes or go on behind complete rows; no window may look back or at what comes later.
+
+    Args:
+        rows: All arrays.
+        views: The memoryviews of them.
+        streams: As of `append`.
+        events: As of `append`.
+        is_whole: Whether these are all streams, in order: what is kept of them is read and written without indices.
     """
-    flags, following, places, _, _, _, last, knows, episodes, _, changed, num = rows
+    flags, following, places, _, _, _, last, knows, episodes, free, changed, num = rows
     counts, capacity, count = views[-1], len(flags), len(streams)
     key, alive = counts[NEXT_KEY], counts[ROWS]
     slot = key % capacity
-    stop = slot + count
+    stop, num_lost = slot + count, 0
+    has_ends = events.tobytes().count(0) < count
     if stop > capacity or counts[OLDER] or counts[LAG] or counts[STRIDE] > 1:
-        return False
-    bits = events.tobytes()
-    has_events = bits.count(0) < count
-    if has_events and max(bits) >= CUT:
-        return False
-    slots, before, known = np.arange(slot, stop), last.take(streams), knows.take(streams)
-    begins: list[int] = []
+        return -1
+    if has_ends and arrays.any_set(events > ENDS):  # An episode is cut.
+        return -1
+    where: Any = slice(None) if is_whole else streams
+    before, known, slots = last[where], knows[where], np.arange(slot, stop)
+    newest, later, begins, ends, leaving = places.take(before, mode="clip"), slots.astype(np.int32), _NO, _NO, _NO
+    newest += 1
     if before.item(before.argmin()) < 0:
-        (alone,) = (before < 0).nonzero()
-        begins, known[alone] = alone.tolist(), np.ones(len(alone), np.int64)
-    if not known.item(known.argmin()):
-        return False
-    newest, earlier, later = places.take(before, mode="clip") + 1, before, slots.astype(np.int32)
-    if begins:
         goes_on = before >= 0
-        earlier, later = before[goes_on], later[goes_on]
-    ends = (events & ENDS).nonzero()[0].tolist() if has_events else ()
-    surplus, leaving = alive + count - capacity, list[int]()
-    evicted: tuple[arrays.Ints, arrays.Ints, bytes, arrays.Ints] | None = None
+        (begins,) = np.logical_not(goes_on).nonzero()
+        if arrays.any_set(before == GONE):
+            return -1
+        before, known, later = before[goes_on], known[goes_on], later[goes_on]
+        newest[begins] = 0
+    if len(known) and not known.item(known.argmin()):
+        return -1
+    surplus, lost = alive + count - capacity, slots
     if surplus > 0:
         old = slice(stop - surplus, stop)
-        links, numbers, eligible = following[old].astype(np.int64), places[old] >> EPISODE, are_eligible(flags[old])
-        lost = slots[count - surplus :][np.frombuffer(eligible, np.bool_)] if len(changed) else slots
+        links, eligible = following[old], are_eligible(flags[old])
+        num_lost = eligible.count(1)
+        if len(changed):
+            lost = slots[count - surplus :][np.frombuffer(eligible, np.bool_)]
         if links.item(links.argmin()) < 0:
-            leaving = places[old][links < 0].tolist()
-            if any(episodes.item(END, place >> EPISODE) == OPEN for place in leaving):
-                return False
-        evicted = links, numbers, eligible, lost
+            leaving = places[old][links < 0] >> EPISODE
+            how = episodes[END].take(leaving)
+            if how.item(how.argmin()) == OPEN:
+                return -1
+    if has_ends:
+        (ends,) = events.nonzero()
+    begin_all: Any = _beginning(rows, streams[begins], begins, key, newest) if len(begins) > FEW else None
+    end_all: Any = _ending(rows, streams[ends], ends, slot, events, newest) if len(ends) > FEW else None
+    unknown = np.zeros(len(leaving), np.int64)
     # From here on, nothing needs memory.
-    counts[NEXT_KEY], counts[ROWS] = key + count, min(alive + count, capacity)
-    if evicted is not None:
-        links, numbers, eligible, lost = evicted
-        counts[ELIGIBLE] -= eligible.count(1)
+    counts[NEXT_KEY], counts[ROWS] = key + count, alive + count - max(surplus, 0)
+    counts[ELIGIBLE] += count - num_lost
+    if len(changed) and num_lost:
         note_many(changed, num, lost)
-        episodes[OLDEST][numbers] = links
-        for place in leaving:
-            leave(views, place)
-    run = slice(slot, stop)
-    for i in begins:
-        newest[i] = begin(views, streams.item(i), key + i, slot + i)
-        views[7][streams.item(i)] = 1
-    places[run], following[earlier], last[streams] = newest, later, slots
-    following[run].fill(-1)
-    flags[run].fill(COMPLETE | READABLE | FRESH if len(changed) else COMPLETE | READABLE)
-    counts[ELIGIBLE] += count
-    note_many(changed, num, slots)
-    for i in ends:
-        if bits[i] & TERMINATED:
-            views[0][slot + i] |= TERMINAL
-        finish(views, streams.item(i), bits[i])
-    return True
+    if len(leaving):
+        num_free = counts[FREE]
+        counts[FREE] = num_free + len(leaving)
+        free[num_free : num_free + len(leaving)], episodes[KNOWN][leaving] = leaving, unknown
+    if begin_all is not None:
+        begin_all()
+    else:
+        for i in begins.tolist():
+            stream = streams.item(i)
+            newest[i], views[7][stream] = begin(views, stream, key + i, slot + i), 1
+    places[slot:stop], following[before], last[where] = newest, later, slots
+    following[slot:stop].fill(-1)
+    flags[slot:stop].fill(COMPLETE | READABLE | FRESH if len(changed) else COMPLETE | READABLE)
+    if len(changed):
+        note_many(changed, num, slots)
+    if end_all is not None:
+        end_all()
+    else:
+        for i in ends.tolist():
+            event = events.item(i)
+            if event & TERMINATED:
+                views[0][slot + i] |= TERMINAL
+            finish(views, streams.item(i), event)
+    return len(ends)
+
+
+def _beginning(
+    rows: Rows, streams: arrays.Ints, begins: arrays.Ints, key: int, newest: arrays.Ints
+) -> Callable[[], None]:
+    """Return a function that does what `begin` does for each of `streams` [k], in which no episode is open.
+
+    It needs no memory, and writes the places of their rows into `newest`, at `begins`.
+    """
+    _, _, _, _, _, current, _, knows, episodes, free, _, num = rows
+    count = len(streams)
+    numbers, known, shifts = np.empty(count, np.int64), np.ones(count, np.int64), np.full(count, EPISODE)
+    table = np.zeros((OLDEST, count), np.int64)
+    table[STREAM], table[FIRST_KEY] = streams, begins + key
+
+    def begin_all() -> None:
+        rest = num.item(FREE) - count
+        numbers[:] = free[rest : rest + count][::-1]
+        num[FREE] = rest
+        episodes[:OLDEST, numbers], current[streams], knows[streams] = table, numbers, known
+        np.left_shift(numbers, shifts, out=numbers)
+        newest[begins] = numbers
+
+    return begin_all
+
+
+def _ending(
+    rows: Rows, streams: arrays.Ints, ends: arrays.Ints, slot: int, events: Any, newest: arrays.Ints
+) -> Callable[[], None]:
+    """Return a function that does what `finish` does for each of `streams` [k], whose rows are at `ends` of the round.
+
+    It needs no memory.
+    """
+    flags, _, _, _, _, current, last, knows, episodes, _, _, _ = rows
+    is_terminated = (events[ends] & TERMINATED) > 0
+    numbers, lengths, how = np.empty(len(ends), np.int64), (newest[ends] & STEP) + 1, np.where(is_terminated, 1, 2)
+    none, known, unknown = np.full(len(ends), NONE), np.ones(len(ends), np.int64), np.zeros(len(ends), np.int64)
+    terminal = ends[is_terminated] + slot
+    marks = np.full(len(terminal), COMPLETE | READABLE | TERMINAL, np.uint8)
+    if len(rows[-2]):
+        marks |= np.uint8(FRESH)
+
+    def end_all() -> None:
+        current.take(streams, out=numbers, mode="clip")  # Without a buffer, which "raise" would need.
+        episodes[LENGTH][numbers], episodes[END][numbers], episodes[KNOWN][numbers] = lengths, how, known
+        last[streams], knows[streams], flags[terminal] = none, unknown, marks
+
+    return end_all
 
 
 def evict_many(rows: Rows, count: int) -> None:
@@ -422,7 +499,7 @@ def evict_many(rows: Rows, count: int) -> None:
         note_many(changed, num, as_slots(lost, count)[np.frombuffer(eligible, np.bool_)])
     if counts[OLDER]:
         flags[lost] &= ~np.uint8(READABLE)
-    episodes[OLDEST][in_places >> EPISODE] = links  # Of an episode that is there twice the last one stays.
+        episodes[OLDEST][in_places >> EPISODE] = links  # Of an episode that is there twice the last one stays.
     if links.item(links.argmin()) < 0:
         views = views_of(rows)
         for place in in_places[links < 0].tolist():

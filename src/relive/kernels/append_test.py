@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import itertools
 from typing import Any
+from unittest import mock
 
 import hypothesis
 from hypothesis import strategies as st
@@ -19,8 +20,8 @@ from relive.windows import sequences
 from relive.windows import transitions
 
 KERNELS = [name for name in choice.NAMES if importlib.util.find_spec(name) is not None]
-LOOP, ROUNDS = "the loop of CPython", "rounds"
-WRITERS = [LOOP, ROUNDS, *KERNELS]
+LOOP, MANY, ROUNDS, TOGETHER = "the loop of CPython", "numpy", "rounds", "rounds that begin and end together"
+WRITERS = [LOOP, MANY, ROUNDS, TOGETHER]
 ENDS = [append.TERMINATED, append.TRUNCATED, append.TERMINATED | append.TRUNCATED]
 SEEDS = st.integers(0, 2**32)
 STEPS = transitions.TransitionWindow()
@@ -86,15 +87,17 @@ class State:
         if self.writer == LOOP:
             append.append(append.views_of(self.rows), streams, bytes(events), announced)
             return
-        given = np.array(streams, np.int64), np.array(events, np.uint8)
-        if self.writer == ROUNDS:
-            before = self.contents()
-            if announced and len({*streams}) == len(streams):
-                if append.append_round(self.rows, append.views_of(self.rows), *given):
-                    self.num_rounds += 1
-                    return
-                assert self.contents() == before, "it leaves no trace"
-        choice.named(KERNELS[0] if self.writer == ROUNDS else self.writer).append(self.rows, *given, announced)
+        given, is_whole = (np.array(streams, np.int64), np.array(events, np.uint8)), streams == [*range(len(self.last))]
+        if self.writer in (ROUNDS, TOGETHER) and announced and len({*streams}) == len(streams):
+            before, few = self.contents(), 0 if self.writer == TOGETHER else append.FEW
+            with mock.patch.object(append, "FEW", few):
+                num_ends = append.append_round(self.rows, append.views_of(self.rows), *given, is_whole)
+            if num_ends >= 0:
+                self.num_rounds += 1
+                assert num_ends == np.count_nonzero(events)
+                return
+            assert self.contents() == before, "it leaves no trace"
+        append.append_many(self.rows, *given, announced)
 
     def mark(self, flag: int, keys: set[int], is_set: bool) -> None:
         """Set or clear a flag of rows, as buffers do between two writes."""
@@ -245,7 +248,8 @@ def assert_agrees(state: State, twin: Twin) -> None:
         numbers[episode] = number = int(state.places[slot]) >> append.EPISODE
         assert state.places[slot] & append.STEP == step
         assert state.following[slot] == (-1 if following is None else twin.slot(following))
-        assert state.episodes[append.OLDEST, number] == twin.slot(min(set(episode.keys) & set(twin.alive())))
+        if len(state.back):
+            assert state.episodes[append.OLDEST, number] == twin.slot(min(set(episode.keys) & set(twin.alive())))
         if len(state.back) and (not step or episode.keys[step - 1] in twin.alive()):
             assert state.back[slot] == (twin.slot(episode.keys[step - 1]) if step else -1)
     width = state.recent.shape[1]
@@ -260,7 +264,7 @@ def assert_agrees(state: State, twin: Twin) -> None:
         assert state.last[stream] == (twin.slot(newest) if newest in twin.alive() else append.GONE)
         if newest not in twin.alive():
             assert state.episodes[append.LENGTH, number] == len(episode.keys)
-            assert state.episodes[append.OLDEST, number] == -1
+            assert state.episodes[append.OLDEST, number] == -1 or not len(state.back)
         for step in range(max(len(episode.keys) - width, 0), len(episode.keys)) if width else ():
             assert state.recent[stream, step % width] == episode.keys[step]
     assert sorted(numbers.values()) == sorted(state.used()), "each of them has a number, and no other is used"
@@ -334,7 +338,7 @@ def test_most_rounds_are_written_as_rounds(end: float, num_changes: int) -> None
     rng, num_rounds, num_writes = np.random.default_rng(0), 0, 0
     for capacity in (4, 7, 12, 40):
         settings = Settings(capacity, 4, STEPS, num_changes, end)
-        program = Program(settings, [LOOP, ROUNDS])
+        program = Program(settings, [LOOP, ROUNDS, TOGETHER])
         program.twin.next_key = program.twin.oldest_key = 3  # As after `clear`.
         for state in program.states:
             state.num[append.NEXT_KEY] = 3

@@ -26,14 +26,9 @@ class Kernels:
 
     Attributes:
         name: One of `NAMES`.
-        few: For fewer rows, the loop of CPython in `kernels.append` is faster than `append`.
-        cannot_fail: Whether `append` makes no arrays, for which memory could run out.
     """
 
     name: str
-    few: int
-    cannot_fail: bool
-    append: Any
     settle: Any
     stratify: Any
     find: Any
@@ -73,8 +68,8 @@ def use_kernels(name: str) -> None:
     """Choose the kernels of all buffers that are made, loaded, copied or unpickled afterwards, in this process.
 
     The answers are the same, bit for bit, so a buffer may be saved or pickled with one kind and go on with the other,
-    also where numba is not installed. "numba" takes seconds when its kernels are compiled for the first time, and less
-    than one when they come from its cache.
+    also where numba is not installed. "numba" takes some five seconds when its kernels are compiled for the first time,
+    which is logged, and less than one when they come from its cache. It makes draws faster, and no writes.
 
     Args:
         name: "numpy", which is what they are at first, or "numba".

@@ -99,6 +99,19 @@ def test_builds_that_cannot_run_compiled_kernels_refuse_them(
 
 
 @needs_numba
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_it_says_that_numba_compiles_where_nothing_is_cached(is_cached: bool, caplog: pytest.LogCaptureFixture) -> None:
+    from relive.kernels import compiled
+
+    stand_in: Any = mock.Mock(stats=types.SimpleNamespace(cache_hits={"one": 1} if is_cached else {}))
+    with mock.patch.object(compiled, "settle", stand_in):
+        compiled.compile_all()
+    assert [record.message.split(":")[0] for record in caplog.records] == (
+        [] if is_cached else ["numba compiles the kernels of relive"]
+    )
+
+
+@needs_numba
 def test_a_name_stands_for_a_module_of_kernels_compiled_once() -> None:
     from relive.kernels import compiled
     from relive.kernels import plain
@@ -108,7 +121,7 @@ def test_a_name_stands_for_a_module_of_kernels_compiled_once() -> None:
         for name, module in (("numba", compiled), ("numpy", plain), ("numba", compiled)):
             relive.use_kernels(name)
             assert choice.chosen() is choice.named(name)
-            assert (choice.named(name).name, choice.named(name).append) == (name, module.append)
+            assert (choice.named(name).name, choice.named(name).find) == (name, module.find)
     assert compile_all.call_count == 1
 
 

@@ -11,10 +11,10 @@ those numba looks up in Python, which takes ten times as long as all other argum
 """
 
 from collections.abc import Callable
+import logging
 from typing import Any, TypeVar, cast
 
 import numba
-import numba.extending
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +23,7 @@ from relive.kernels import append as append_lib
 from relive.kernels import draw
 from relive.kernels import windows
 
+_LOGGER = logging.getLogger(__name__)
 _SHIFT, _WIDTH = draw.SHIFT, draw.WIDTH
 _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -138,14 +139,6 @@ def _draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays
         slots[count] = slot = slots[i]
         count += flags[np.uint64(slot)] & append_lib.ELIGIBILITY == append_lib.READABLE
     return count
-
-
-# Compiled code calls nothing but compiled code: so numba is told of the functions that `append` calls.
-for _part in ("leave", "evict", "end", "finish", "close", "begin"):
-    numba.extending.register_jitable(**_SETTINGS)(getattr(append_lib, _part))
-for _part in ("note", "shut", "let_in", "complete"):  # Called for every row, they would count references to arrays.
-    numba.extending.register_jitable(inline="always", **_SETTINGS)(getattr(append_lib, _part))
-append = _jit(append_lib.append)
 
 
 def follow(rows: append_lib.Rows, slots: arrays.Ints, most: int) -> windows.Run:
@@ -264,16 +257,16 @@ def compile_all() -> None:
     nodes, masses, offsets = np.ones(_WIDTH + 1), np.zeros(2), np.array([0, _WIDTH, _WIDTH + 1], np.int64)
     leaves, points, edges = np.zeros(1, np.int64), np.zeros(1), np.arange(2.0)
     settle(nodes, offsets, leaves, masses)
+    if not cast("Any", settle).stats.cache_hits:
+        _LOGGER.warning("numba compiles the kernels of relive: it takes some seconds, and is kept for later processes")
     stratify(points, edges[:-1], edges[1:], 1.0, 1.0)
     find(nodes, offsets, masses, points, leaves)
-    # One row of one stream, with a lag.
-    slots, events, num = np.zeros(1, _INT64), np.zeros(1, _UINT8), np.zeros(10, _INT64)
-    num[append_lib.FREE] = num[append_lib.STRIDE] = num[append_lib.LAG] = 1
+    slots, num = np.zeros(1, _INT64), np.zeros(10, _INT64)
+    num[append_lib.ROWS] = num[append_lib.NEXT_KEY] = 1
     flags, following, places, back = np.zeros(1, _UINT8), np.zeros(1, np.int32), slots.copy(), np.zeros(1, np.int32)
-    per_stream = np.zeros((1, 3), _INT64), slots.copy(), slots + append_lib.NONE, slots.copy()
+    per_stream = np.zeros((1, 3), _INT64), slots.copy(), slots.copy(), slots.copy()
     episodes = np.zeros((append_lib.OLDEST + 1, 1), _INT64)
     rows = flags, following, places, back, *per_stream, episodes, slots.copy(), slots.copy(), num
-    append(rows, slots, events, 1)
     draw_uniform(flags, num, points)
     follow(rows, slots, 1)
     for dtype in _REWARDS:
@@ -284,4 +277,4 @@ def compile_all() -> None:
     look_back(back, slots, slots, 1)
 
 
-name, few, cannot_fail = "numba", 2, True
+name = "numba"

@@ -45,6 +45,11 @@ class LimitedSampler(duplicates.CopiedWhole):
         self.sampler, self.most, self.num_spent = sampler, most, 0
         self._times: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of how often the anchors were drawn."""
+        return self._times.nbytes
+
     def times(self, slots: arrays.Slots) -> arrays.Ints:
         """Return how often the anchors in `slots` were drawn."""
         return self._times[slots].astype(np.int64)

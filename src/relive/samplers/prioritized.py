@@ -152,6 +152,11 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             self._check_epsilon()
         super().attach(anchors)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the priorities and their sums."""
+        return super().nbytes + self._raw.nbytes + self._tree.nbytes
+
     def _check_epsilon(self) -> None:
         """Raise ArgumentError if a new row weighs too much."""
         try:

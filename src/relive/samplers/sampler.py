@@ -114,6 +114,11 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Leave the anchors, to be attached to others."""
         del self.anchors
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what a sampler of relive keeps for the rows of its buffer."""
+        return self._told.nbytes
+
     def catch_up(self) -> Callable[[], None]:
         """Take in which anchors became or ceased to be eligible since the last call; the hooks are called.
 

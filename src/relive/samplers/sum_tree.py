@@ -95,6 +95,11 @@ class SumTree(arrays.Derived):
         return self._capacity
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the weights, of their sums, and of the list of what is not summed yet."""
+        return self._nodes.nbytes + self._masses.nbytes + self._unsettled.nbytes
+
+    @property
     def total(self) -> float:
         """The sum of the weights; exactly 0.0 when all are zero."""
         if self._num_unsettled:

@@ -22,6 +22,7 @@ from relive.kernels import append
 from relive.schema import casting
 from relive.schema import schema as schema_lib
 
+_BOOL = np.dtype(np.bool_)
 TERMINATED, TRUNCATED, CUT = append.TERMINATED, append.TRUNCATED, append.CUT
 """Bits of an event: the episode ends with the step, or it begins a new one whatever is open."""
 
@@ -67,40 +68,14 @@ class Encoder:
 
     def __init__(self, schema: schema_lib.Schema) -> None:
         self.schema = schema
-        names = ("observation", "next_observation", "action", "reward", "extras")
-        parts = [_part_encoder(schema, name) for name in names]
-        self._observation, self._next_observation, self._action, self._reward, self._extras = parts
-        self._has_extras, self._num_fields = bool(schema.extras), len(schema.fields)
+        self.row = _row_encoder(schema)
+        """Returns the bytes of the row of one step, and of the observation after it; None if that is None."""
+        self.rows = _rows_encoder(schema)
+        """Does the same for several steps, given their number; every value has a leading axis of steps."""
 
     def __reduce__(self) -> tuple[type["Encoder"], tuple[schema_lib.Schema]]:
         # The functions cannot be pickled, so they are created again.
         return Encoder, (self.schema,)
-
-    def row(
-        self, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
-    ) -> tuple[Row, Row | None]:
-        """Return the bytes of the row of one step, and of the observation after it; None if that is None."""
-        row: list[bytes] = []
-        self._observation(observation, row)
-        self._action(action, row)
-        self._reward(reward, row)
-        if extras or self._has_extras:
-            self._extras(extras, row)
-        if next_observation is None:
-            return row, None
-        next_row: list[bytes] = []
-        self._next_observation(next_observation, next_row)
-        return row, next_row
-
-    def rows(
-        self, count: int, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
-    ) -> tuple[Row, Row | None]:
-        """Encode several steps as `row` does; every value has a leading axis of steps."""
-        rows = self.schema._rows_of(observation, action, reward, extras, (count,), next_observation)
-        encoded = [*map(np.ndarray.tobytes, rows.values())]
-        if next_observation is None:
-            return encoded, None
-        return encoded[: self._num_fields], encoded[self._num_fields :]
 
     def run(
         self, count: int, observations: Any, actions: Any, rewards: Any, extras: Mapping[str, Any]
@@ -117,10 +92,10 @@ class Encoder:
         A column may be the caller's own array.
         """
         observations, actions, rewards, next_observations, extras = given
-        columns = self.schema._rows_of(observations, actions, rewards, extras, (count,), next_observations)
-        paths = [] if next_observations is None else self.schema._observation_paths
-        following = {path: columns.pop(f"next_{path}") for path in paths}
-        return columns, following
+        columns = self.schema._rows_of(observations, actions, rewards, extras, (count,))
+        if next_observations is None:
+            return columns, {}
+        return columns, self.schema._columns_of("next_observation", next_observations, (count,))
 
     def columns(self, rows: Row, count: int) -> dict[str, arrays.Array]:
         """Return the read-only columns [count, ...] of `count` rows, or of as many observations."""
@@ -130,23 +105,96 @@ class Encoder:
         }
 
 
-def _part_encoder(schema: schema_lib.Schema, name: str) -> Callable[[Any, list[bytes]], None]:
-    """Return a function that encodes the value of an argument, and appends the bytes of each of its fields."""
-    named = schema._named_fields(name).items()
-    encoders = {leaf: _encoder(leaf, field, schema._is_checked(leaf, field)) for leaf, field in named}
-    if name in encoders:
-        return encoders[name]
-    leaves, of_fields = schema._leaves, tuple(encoders.values())
+def _row_encoder(schema: schema_lib.Schema) -> Callable[..., tuple[Row, Row | None]]:
+    """Return a function that encodes the values of one step."""
+    names = ("observation", "action", "reward", "next_observation", "extras")
+    of_parts = {name: _part_encoder(schema, name) for name in names}
+    of_observation, of_action, of_reward, of_following, of_extras = of_parts.values()
+    has_extras = bool(schema.extras)
 
-    def encode(value: Any, row: list[bytes]) -> None:
-        for encode_field, leaf in zip(of_fields, leaves(name, value), strict=True):
-            encode_field(leaf, row)
+    def encode(
+        observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
+    ) -> tuple[Row, Row | None]:
+        row = [*of_observation(observation), *of_action(action), *of_reward(reward)]
+        if extras or has_extras:
+            row += of_extras(extras)
+        return row, None if next_observation is None else of_following(next_observation)
+
+    if len(schema.fields) > len(names) - 2:
+        return encode
+    # A field for each part, as in most schemas: without the lists of their fields.
+    encode_observation, encode_action, encode_reward, encode_following = (
+        _encoder(name, field, schema._is_checked(name, field))
+        for part in names[:-1]
+        for name, field in schema._named_fields(part).items()
+    )
+    is_nested = any(name not in schema._named_fields(name) for name in names[:-1])
+
+    def encode_plain(
+        observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
+    ) -> tuple[Row, Row | None]:
+        row = encode_observation(observation), encode_action(action), encode_reward(reward)
+        if extras:
+            of_extras(extras)  # It raises.
+        return row, None if next_observation is None else (encode_following(next_observation),)
+
+    return encode if is_nested else encode_plain
+
+
+def _rows_encoder(schema: schema_lib.Schema) -> Callable[..., tuple[Row, Row | None]]:
+    """Return a function that encodes the values of several steps, given their number."""
+    num_fields, rows, both = len(schema.fields), schema._rows, schema._rows_and_next
+    types, reward_place, largest = [np.ndarray] * len(both.paths), rows.paths.index("reward"), schema_lib.LARGEST_FLOAT
+    is_plain = both.paths == ["observation", "action", "reward", "next_observation"]
+    known: tuple[int, list[tuple[int, ...]]] = -1, []
+
+    def encode(
+        count: int, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
+    ) -> tuple[Row, Row | None]:
+        nonlocal known
+        if is_plain and not extras:
+            values = [observation, action, reward]
+        else:
+            values = schema._values_of(observation, action, reward, extras)
+        if next_observation is None:
+            columns: Sequence[arrays.Array] = [*rows.cast(values, (count,)).values()]
+        else:
+            values += [next_observation] if is_plain else schema._leaves("next_observation", next_observation)
+            number, shapes = known
+            if number != count:
+                shapes = [(count, *shape) for shape in both.shapes]
+                known = count, shapes
+            # Columns that are arrays of their fields, as most are, need not be looked at one by one.
+            is_cast = [*map(type, values)] == types and [value.shape for value in values] == shapes
+            if is_cast and not both.checked and [value.dtype for value in values] == both.dtypes:
+                columns = values
+            else:
+                columns = [*both.cast(values, (count,)).values()]
+        rewards = columns[reward_place]
+        if not float(np.vdot(rewards, rewards)) <= largest:
+            schema_lib.require_finite(rewards)
+        encoded = [column.tobytes() for column in columns]
+        if next_observation is None:
+            return encoded, None
+        return encoded[:num_fields], encoded[num_fields:]
 
     return encode
 
 
-def _encoder(name: str, field: schema_lib.Field, is_checked: bool) -> Callable[[Any, list[bytes]], None]:
-    """Return a function that encodes one value of that field and appends the bytes, or raises ArgumentError.
+def _part_encoder(schema: schema_lib.Schema, name: str) -> Callable[[Any], Row]:
+    """Return a function that returns the bytes of each field of the value of an argument."""
+    named = schema._named_fields(name).items()
+    encoders = [_encoder(leaf, field, schema._is_checked(leaf, field)) for leaf, field in named]
+    leaves = schema._leaves
+
+    def encode(value: Any) -> Row:
+        return [encode_field(leaf) for encode_field, leaf in zip(encoders, leaves(name, value), strict=True)]
+
+    return encode
+
+
+def _encoder(name: str, field: schema_lib.Field, is_checked: bool) -> Callable[[Any], bytes]:
+    """Return a function that returns the bytes of one value of that field, or raises ArgumentError.
 
     Python numbers and flat lists of them are packed without numpy, which is several times faster, unless they are
     checked.
@@ -155,12 +203,13 @@ def _encoder(name: str, field: schema_lib.Field, is_checked: bool) -> Callable[[
     check = schema_lib.require_finite if is_reward else functools.partial(casting.require_finite, name)
     must_check = is_reward or is_checked
 
-    def encode(value: Any, row: list[bytes]) -> None:
+    def encode(value: Any) -> bytes:
         if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
             value = casting.cast_exact(name, value, shape, dtype, is_reward)
         if must_check:
             check(value)
-        row.append(value.tobytes())
+        encoded: bytes = value.tobytes()
+        return encoded
 
     code = _CODES.get(dtype.str[1:])
     if len(shape) > 1 or code is None or not dtype.isnative or is_checked:
@@ -170,33 +219,36 @@ def _encoder(name: str, field: schema_lib.Field, is_checked: bool) -> Callable[[
     # Integers that a float holds exactly are packed as floats are.
     largest = casting.most_exact(dtype)
     kinds = {of_python, dtype.type, *([np.float64] if is_reward else [])}
+    array_type, isfinite = np.ndarray, math.isfinite  # Variables of a function are read faster than those of modules.
 
-    def encode_number(value: Any, row: list[bytes]) -> None:
-        is_array = type(value) is np.ndarray and value.shape == () and not value.dtype.hasobject
-        number = value[()] if is_array else value
-        kind = type(number)
+    def encode_number(value: Any) -> bytes:
+        kind, number = type(value), value
+        if kind is array_type and value.shape == () and not value.dtype.hasobject:
+            number = value[()]
+            kind = type(number)
         is_usual = kind in kinds or (kind is int and -largest <= number <= largest)
-        if not is_usual or (is_reward and not math.isfinite(number)):
-            return encode(value, row)
+        if not is_usual or (is_reward and not isfinite(number)):
+            return encode(value)
         try:
-            return row.append(pack(number))
+            return pack(number)
         except (struct.error, OverflowError):
-            return encode(value, row)
+            return encode(value)
 
-    def encode_list(value: Any, row: list[bytes]) -> None:
+    def encode_list(value: Any) -> bytes:
         kind = type(value)
-        if kind is np.ndarray and value.dtype is dtype and value.shape == shape:
-            return row.append(value.tobytes())
+        if kind is array_type and value.dtype is dtype and value.shape == shape:
+            encoded: bytes = value.tobytes()
+            return encoded
         if kind is not list and kind is not tuple:
-            return encode(value, row)
+            return encode(value)
         found = {*map(type, value)}
         is_usual = found == {of_python} or (found == {int} and largest >= max(value) and min(value) >= -largest)
         if not is_usual:
-            return encode(value, row)
+            return encode(value)
         try:
-            return row.append(pack(*value))
+            return pack(*value)
         except (struct.error, OverflowError):
-            return encode(value, row)
+            return encode(value)
 
     return encode_list if shape else encode_number
 
@@ -262,13 +314,31 @@ def event(terminated: Any, truncated: Any) -> int:
 
 def events(terminated: Any, truncated: Any, count: int) -> npt.NDArray[np.uint8]:
     """Return the events of steps with those flags [count]; None for all False, and termination takes precedence."""
+    terminates, truncates = _set_flags("terminated", terminated, count), _set_flags("truncated", truncated, count)
+    if terminates is None and truncates is None:
+        return _no_events(count)
     made = np.zeros(count, np.uint8)
-    terminates = None if terminated is None else validation.flags("terminated", terminated, count)
-    if truncated is not None:
-        made[validation.flags("truncated", truncated, count)] = TRUNCATED
+    if truncates is not None:
+        made[truncates] = TRUNCATED
     if terminates is not None:
         made[terminates] = TERMINATED
     return made
+
+
+def _set_flags(name: str, flags: Any, count: int) -> arrays.Bools | None:
+    """Return checked flags as an array of bools [count]; None if all are False."""
+    if flags is None:
+        return None
+    checked = flags if type(flags) is np.ndarray and flags.dtype is _BOOL else validation.flags(name, flags, count)
+    if checked.shape != (count,):
+        checked = validation.flags(name, flags, count)  # It raises.
+    return checked if arrays.any_set(checked) else None
+
+
+@functools.lru_cache(maxsize=16)
+def _no_events(count: int) -> npt.NDArray[np.uint8]:
+    """Return the events of `count` steps that go on: one array for all calls, not to be written to."""
+    return np.zeros(count, np.uint8)
 
 
 def events_of_run(count: int, first: int, last: int) -> npt.NDArray[np.uint8]:
@@ -299,7 +369,7 @@ def stream_numbers(num_streams: int, streams: Any) -> arrays.Ints:
     None stands for all, in order.
     """
     if streams is None:
-        return _all_streams(num_streams)
+        return all_streams(num_streams)
     numbers = np.array(validation.integers("streams", streams))
     listed = numbers.tolist()
     if listed and not 0 <= min(listed) <= max(listed) < num_streams:
@@ -307,10 +377,11 @@ def stream_numbers(num_streams: int, streams: Any) -> arrays.Ints:
         raise errors.ArgumentError(f"streams must be 0 to {num_streams - 1}, got {wrong}")
     if len({*listed}) < len(listed):
         raise errors.ArgumentError(f"streams must be distinct, got {validation.short_repr(listed)}")
-    return numbers
+    everyone = all_streams(num_streams)
+    return everyone if len(listed) == num_streams and listed == everyone.tolist() else numbers
 
 
 @functools.lru_cache(maxsize=16)
-def _all_streams(num_streams: int) -> arrays.Ints:
+def all_streams(num_streams: int) -> arrays.Ints:
     """Return the numbers of all streams: one array for all calls, not to be written to."""
     return np.arange(num_streams, dtype=np.int64)

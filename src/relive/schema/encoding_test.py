@@ -126,7 +126,11 @@ def naive_steps(
 ) -> Any:
     """Encode one step argument by argument, and several at once."""
     if count is not None:
-        columns = schema._rows_of(observation, action, reward, extras, (count,), following)
+        values, some = schema._values_of(observation, action, reward, extras), schema._rows
+        if following is not None:
+            values, some = values + schema._leaves("next_observation", following), schema._rows_and_next
+        columns = some.cast(values, (count,))
+        schema_lib.require_finite(columns["reward"])
     else:
         columns = schema._columns_of("observation", observation, ()) | schema._columns_of("action", action, ())
         columns |= schema._columns_of("reward", reward, ())

@@ -200,6 +200,15 @@ def test_bytes_for_a_capacity_are_those_allocated(schema: relive.Schema, capacit
     assert schema.nbytes_for(capacity) <= buffer.get_stats().nbytes <= schema.nbytes_for(capacity) + 130 * capacity
 
 
+def test_bytes_of_priorities_count() -> None:
+    """In statistics exactly, before and after the first draw; by `nbytes_for` nearly."""
+    buffers = [kind(10_000, SCHEMA, seed=0) for kind in (relive.RingReplayBuffer, relive.PrioritizedReplayBuffer)]
+    plain, prioritized = (buffer.get_stats().nbytes for buffer in buffers)
+    assert prioritized - plain > 8 * 10_000 + 8 * (10_000 + 1_250), "priorities, weights and a level of sums"
+    more = SCHEMA.nbytes_for(10_000, prioritized=True) - SCHEMA.nbytes_for(10_000)
+    assert prioritized - plain == pytest.approx(more, rel=0.1)
+
+
 def test_a_capacity_in_bytes_is_checked() -> None:
     with pytest.raises(errors.ArgumentError, match=r"^capacity must be at least 1, got 0$"):
         SCHEMA.nbytes_for(0)

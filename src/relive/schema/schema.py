@@ -40,7 +40,7 @@ RESERVED = frozenset(
 )
 """Names that an extra cannot have: `add` has arguments of that name."""
 
-_LARGEST_FLOAT = float(np.finfo(np.float64).max)
+LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _PART_OF = {part: part for part in ("observation", "action", "reward", "extras")}
 _PART_OF |= {"next_observation": "observation", "observations": "observation"}
 """The part of a row that an argument of `add` or `add_steps` is of."""
@@ -122,6 +122,8 @@ Tree: TypeAlias = Field | Mapping[str, Any]
 """A field, or fields and trees by key."""
 
 _REWARD = Field((), np.float64)
+_PRIORITY = 18
+"""About how many bytes a priority takes: the number, its weight, an eighth of each level of sums, and what changed."""
 _CHECKED = {"fields", "check_finite"}
 """What the description of a schema has that checks all values."""
 _DEEPEST = 64
@@ -280,20 +282,25 @@ class Schema(registry.Described):
         """Number of bytes of one row."""
         return sum(field.nbytes for field in self._fields.values())
 
-    def nbytes_for(self, capacity: int) -> int:
+    def nbytes_for(self, capacity: int, *, prioritized: bool = False) -> int:
         """Return the number of bytes that the rows of a buffer of `capacity` steps take, allocated at once.
 
         A buffer keeps some 20 bytes a step besides, and 80 and an observation for each episode.
 
+        Args:
+            capacity: Maximum number of stored steps.
+            prioritized: Whether to count priorities too, with the tree of their sums.
+
         Raises:
-            ArgumentError: `capacity` is not an integer of at least 1.
+            ArgumentError: `capacity` is not an integer of at least 1, or `prioritized` is not a bool.
 
         >>> import relive
         >>> schema = relive.Schema(relive.Field((84, 84), "uint8"), relive.Field((), int))
         >>> f"{schema.nbytes_for(1_000_000) / 1e9:.1f} GB"
         '7.1 GB'
         """
-        return validation.positive_int("capacity", capacity) * self.nbytes
+        of_priorities = _PRIORITY if validation.boolean("prioritized", prioritized) else 0
+        return validation.positive_int("capacity", capacity) * (self.nbytes + of_priorities)
 
     def _is_checked(self, name: str, field: Field) -> bool:
         """Return whether the values of a field must be finite because of `check_finite`."""
@@ -341,21 +348,21 @@ class Schema(registry.Described):
         reward: object,
         extras: Mapping[str, Any],
         lead: tuple[int, ...],
-        next_observation: object = None,
     ) -> dict[str, Array]:
-        """Return the columns of rows, and those of a next observation, as `_columns_of` does.
+        """Return the columns of rows, as `_columns_of` does.
 
         Rewards may be rounded to their dtype, and must be finite.
         """
+        rows = self._rows.cast(self._values_of(observation, action, reward, extras), lead)
+        require_finite(rows["reward"])
+        return rows
+
+    def _values_of(self, observation: object, action: object, reward: object, extras: Mapping[str, Any]) -> list[Any]:
+        """Return the values of the fields of rows."""
         values = [*self._leaves("observation", observation), *self._leaves("action", action), reward]
         if extras or len(self._fields) > len(values):
             values += self._leaves("extras", extras)
-        if next_observation is None:
-            rows = self._rows.cast(values, lead)
-        else:
-            rows = self._rows_and_next.cast(values + self._leaves("next_observation", next_observation), lead)
-        require_finite(rows["reward"])
-        return rows
+        return values
 
     def _description(self) -> Any:
         """Return the fields as JSON values: a path, a dtype and a shape each; and beside them what is checked."""
@@ -498,7 +505,7 @@ def _branch(tree: Tree) -> _Branch | None:
 def require_finite(rewards: Array) -> None:
     """Raise ArgumentError if one of the rewards [...] is infinite or NaN, or would be as float64."""
     # One pass: if the sum of squares is finite as float64, all values are.
-    if not float(np.vdot(rewards, rewards)) <= _LARGEST_FLOAT:
+    if not float(np.vdot(rewards, rewards)) <= LARGEST_FLOAT:
         with np.errstate(over="ignore"):
             is_finite = np.isfinite(rewards.astype(np.float64))
         for place in np.argwhere(~is_finite).tolist():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import contextlib
 import functools
 import types
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,17 +28,25 @@ from relive.persistence import state as state_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import next_round
+from relive.storage import next_step
 from relive.storage import steps_state
 
 Columns: TypeAlias = dict[str, arrays_lib.Array]
 
 _FIRST_ROOM = 16
 _FEWEST_CHANGES = 1024
+_FEWEST_OF_ROUND = 8
+"""For fewer streams, the loop is faster than `append_round`."""
+_FEW = 24
+"""So many rows at most are written by the loop of CPython: `append_many` must be able to take back what it does."""
 _MOST_EPISODES = 1 << (63 - append.EPISODE)
 Rule: TypeAlias = tuple[int, int, int, int]
 """What a window needs of the rows: OLDER, LAG, STRIDE and PAD of `kernels.append`."""
 
 
+Resumed: TypeAlias = tuple[Sequence[int], Sequence[int]]
+_NOTHING: Resumed = (), ()
 Tell: TypeAlias = Callable[[], Callable[[], None]]
 """Tells a sampler what may be drawn now, and returns a function that takes back the first priorities of rows."""
 
@@ -66,32 +74,8 @@ class Journal(Protocol):
         """Journal steps that are stored; if it raises, they are taken back."""
 
 
-class Written(NamedTuple):
-    """What was found out about steps that were written.
-
-    Attributes:
-        num_spliced: How many open episodes were truncated because the next step did not follow.
-        num_ends: How many of the steps end their episodes.
-        after_termination: Which steps, by place, begin with the final observation of an episode that terminated.
-        after_truncation: Which of them begin with that of an episode that was truncated.
-    """
-
-    num_spliced: int
-    num_ends: int
-    after_termination: Sequence[int]
-    after_truncation: Sequence[int]
-
-
-CONTINUED = Written(0, 0, (), ())
-"""A step that goes on."""
-
-
 def _read_row_by_row(schema: schema_lib.Schema) -> None:
     """Raise nothing: there is memory for a row."""
-
-
-_append: Any = append.append
-_close: Any = append.close
 
 
 class StepStore(arrays_lib.Derived):
@@ -160,6 +144,7 @@ class StepStore(arrays_lib.Derived):
         self._rederive()
 
     def _derive(self) -> None:
+        self.all_streams = encoding.all_streams(self.streams)
         self.current, self.last, self.knows = self._of_streams
         of_rows = self.flags, self.following, self.places, self.back
         of_streams = self._recent, self.current, self.last, self.knows
@@ -167,9 +152,6 @@ class StepStore(arrays_lib.Derived):
         self.rows: append.Rows = *of_rows, *of_streams, self.episodes, self.free, self._changed, self.num
         self._views = append.views_of(self.rows)
         self._current_view, self._knows_view, self.num_view = self.current.data, self.knows.data, self.num.data
-        self._width = self._recent.shape[1]
-        # Every complete step may be drawn.
-        self._is_plain = self._rule[1:] == (0, 1, 0)
         storage, fields = self._storage, {} if self._storage is None else self._storage.schema.fields
         self.observation_paths = tuple(self.behind)
         self.other_paths = tuple(path for path in fields if path not in self.behind)
@@ -181,6 +163,10 @@ class StepStore(arrays_lib.Derived):
         self._behind_records = [(field, memory.records_of(column)) for field, column in columns]
         self._behind_bytes = [(field, memory.bytes_of(column), column[:1].nbytes) for field, column in columns]
         self._write_rows: Any = self._write_columns
+        self.append_next: next_step.Appender = next_step.never
+        """Appends a step that goes on in its stream, and returns False, without a trace, for any other."""
+        self.append_next_round: next_round.Appender = next_round.never
+        """Appends a round of all streams behind another one, and returns None, without a trace, for other steps."""
         self._own: memory.ColumnStorage | None = None
         """The storage, if rows can always be written to it once it is ready."""
         self.read: Any = None
@@ -198,6 +184,17 @@ class StepStore(arrays_lib.Derived):
             self._own = storage if _is_own(storage, "_write_rows") else None
         if isinstance(storage, memory.ColumnStorage) and _is_own(storage, "read"):
             self.read, self.rewards, self.is_own = storage._gather, storage._rewards, True
+        if not self.num_view[append.OLDER]:
+            records = storage._records if type(storage) is memory.ColumnStorage else None
+            self.append_next = next_step.appender(self._views, self._behind_records, records, self._write_rows)
+        if (
+            type(storage) is memory.ColumnStorage
+            and self._rule == (0, 0, 1, 0)
+            and self.capacity >= 2 * self.streams > 2
+        ):
+            pairs = zip(self._behind_records, self._behind_bytes, strict=True)
+            behind = [(field, records, content, size) for (field, records), (_, content, size) in pairs]
+            self.append_next_round = next_round.appender(self.rows, self._views, behind, self._write_rows)
         self.reward_dtype, paths = storage.schema.reward.dtype, tuple(storage.schema.fields)
         self.has_extras = bool(storage.schema.extras)
         self.nest_observation, self.nest_action, self.nest_extras = (
@@ -304,7 +301,7 @@ class StepStore(arrays_lib.Derived):
     @property
     def nbytes(self) -> int:
         """Bytes of the columns by the schema, and of the bookkeeping of stored rows and episodes."""
-        of_rows = self.flags.nbytes + self.following.nbytes + self.places.nbytes + self.back.nbytes
+        of_rows: int = sum(array.nbytes for array in (*self._of_rows, self._changed))
         of_episode = 8 * (len(self.episodes) + 1)
         of_episode += sum(self.schema.fields[path].nbytes for path in self.observation_paths)
         columns = self.schema.nbytes * self.storage.capacity if self.has_begun else 0
@@ -318,7 +315,7 @@ class StepStore(arrays_lib.Derived):
         *,
         journal: Journal | None = None,
         tell: Tell | None = None,
-    ) -> Written:
+    ) -> next_round.Written:
         """Write steps, and return what was found out about them; if anything raises, all is as it was before.
 
         Args:
@@ -330,9 +327,17 @@ class StepStore(arrays_lib.Derived):
         if journal is not None:
             journal.prepare()
         if encoder is self.encoder:
-            is_next = len(streams) == 1 and journal is None and not events[0]
-            if is_next and self._append_next(streams[0], rows, next_rows, tell):
-                return CONTINUED
+            if len(streams) == 1 and journal is None and not events[0]:
+                if tell is None and self._own is not None:
+                    is_next = self.append_next(streams[0], rows, next_rows)
+                else:
+                    is_next = self._append_next_or_restore(streams[0], rows, next_rows, tell)
+                if is_next:
+                    return next_round.CONTINUED
+            elif len(streams) > 1 and not (is_run or next_rows is None or journal or tell or self._own is None):
+                written = self._append_round(steps, next_rows)
+                if written is not None:
+                    return written
             return self._append(steps, journal, tell)
         with self.beginning(encoder, 1 if is_run else len(streams)):
             return self._append(steps, journal, tell)
@@ -356,14 +361,14 @@ class StepStore(arrays_lib.Derived):
                 self._rederive()
             raise
 
-    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Tell | None) -> Written:
+    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Tell | None) -> next_round.Written:
         """Do what `append` does with steps of the schema that is known."""
         _, streams, events, rows, next_rows, is_run = steps
         num, count, num_spliced = self.num_view, len(streams), 0
         key, capacity = num[append.NEXT_KEY], self.capacity
         if self.is_spliced(streams[0], events, rows) if count == 1 or is_run else self._are_spliced(steps):
             events, num_spliced = self._with_cuts(steps)
-        num_ends, resumed = _num_ends(events), ((), ()) if is_run else self._resumed(steps)
+        num_ends, resumed = _num_ends(events), _NOTHING if is_run else self._resumed(steps)
         heads = streams[:1] if is_run else streams
         num_heads = 1 if is_run else count
         if num[append.FREE] < num_heads:
@@ -374,14 +379,12 @@ class StepStore(arrays_lib.Derived):
         is_last = own is not None and tell is None
         if own is not None and not own._is_ready:
             own._prepare()
-        is_loop, is_alone = count < self.kernels.few, is_last and journal is None
+        is_loop = count <= _FEW
         if is_loop and count > 1:
             streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
-        if is_alone and is_loop:
-            _append(self._views, streams, events, next_rows is not None)
-        elif is_alone and self.kernels.cannot_fail:
-            self.kernels.append(self.rows, streams, events, int(next_rows is not None))
-        elif is_run or is_loop or not is_alone or next_rows is None or not self._append_round(streams, events):
+        if is_loop and is_last and journal is None:
+            append.append(self._views, streams, events, next_rows is not None)
+        else:
             self._append_or_restore(steps, streams, events, journal, tell)
         if is_last:
             self._write_rows(key % capacity, count, rows)
@@ -395,7 +398,7 @@ class StepStore(arrays_lib.Derived):
             self.current.take(heads, out=episodes, mode="clip")  # Without a buffer, which "raise" would need.
             for field, records in self._behind_records:
                 records[episodes] = np.frombuffer(next_rows[field], records.dtype)
-        return Written(num_spliced, num_ends, *resumed)
+        return next_round.Written(num_spliced, num_ends, *resumed)
 
     def _blank(self, streams: Any, events: Any) -> None:
         """Store zeros behind the episodes that terminated without a known next observation."""
@@ -404,9 +407,36 @@ class StepStore(arrays_lib.Derived):
                 for _, records in self._behind_records:
                     records[self._current_view[stream]] = bytes(records.itemsize)
 
-    def _append_round(self, streams: Any, events: Any) -> bool:
-        """Write the numbers of a round of streams where that is simple; return False, without a trace, elsewhere."""
-        return append.append_round(self.rows, self._views, streams, events)
+    def _append_round(self, steps: encoding.Steps, next_rows: encoding.Row) -> next_round.Written | None:
+        """Append a row to each of several streams where that is simple; return None, without a trace, elsewhere.
+
+        Nothing can fail once anything has changed, so that nothing is copied to be taken back.
+        """
+        streams, events, count = np.asarray(steps.streams), steps.events, len(steps.streams)
+        written = self.append_next_round(steps)
+        if written is not None:
+            return written
+        if count < _FEWEST_OF_ROUND or self._are_spliced(steps):
+            return None
+        resumed = self._resumed(steps)
+        if self.num_view[append.FREE] < count:
+            self._make_room(count)
+        own, slot, is_whole = self._own, self.num_view[append.NEXT_KEY] % self.capacity, streams is self.all_streams
+        if own is not None and not own._is_ready:
+            own._prepare()
+        finals = [np.frombuffer(next_rows[field], records.dtype) for field, records in self._behind_records]
+        episodes = self.current if is_whole else np.empty(count, np.int64)
+        num_ends = append.append_round(self.rows, self._views, streams, events, is_whole)
+        if num_ends < 0:
+            return None
+        self._write_rows(slot, count, steps.rows)
+        if not is_whole:
+            self.current.take(streams, out=episodes, mode="clip")  # Without a buffer, which "raise" would need.
+        for (_, records), final in zip(self._behind_records, finals, strict=True):
+            records[episodes] = final
+        return (
+            next_round.CONTINUED if resumed is _NOTHING and not num_ends else next_round.Written(0, num_ends, *resumed)
+        )
 
     def _append_or_restore(
         self,
@@ -431,9 +461,9 @@ class StepStore(arrays_lib.Derived):
             if not is_last:
                 self._write_rows(key % capacity, count, rows)
             if type(streams) is np.ndarray:
-                self.kernels.append(self.rows, streams, events, int(next_rows is not None))
+                append.append_many(self.rows, streams, events, int(next_rows is not None))
             else:
-                _append(self._views, streams, events, next_rows is not None)
+                append.append(self._views, streams, events, next_rows is not None)
             if tell is not None:
                 take_back = tell()
             if journal is not None:
@@ -446,76 +476,33 @@ class StepStore(arrays_lib.Derived):
                 self.storage.write(surplus, before)
             raise
 
-    def _append_next(self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None) -> bool:
-        """Append the step without an event that continues its episode; return False, without a trace, for any other.
-
-        This is `append` of one step where no episode begins, ends or loses its newest row, and no window looks back.
-        """
-        flags, following, places, _, recent, current, last, knows, episodes, _, changed, num = self._views
-        before = last[stream]
-        if before < 0 or num[append.OLDER]:
-            return False
-        episode = current[stream]
-        if knows[stream]:
-            for field, behind, size in self._behind_bytes:
-                if behind[episode * size : episode * size + size].tobytes() != row[field]:
-                    return False
-        key, is_full = num[append.NEXT_KEY], num[append.ROWS] == self.capacity
-        slot = key % self.capacity
-        link = following[slot]
-        if is_full and link < 0:
-            return False
-        kept: Any = None
-        kept_recent: Any = None
-        if tell is not None:
-            kept = self.num.copy(), flags[slot], places[slot], knows[stream]
-            kept_recent = self._recent[stream].copy() if self._width else ()
-        # A storage of a user's own may fail in the middle of a row.
-        old_row = self.read(np.array([slot])) if is_full and (tell is not None or self._own is None) else {}
+    def _append_next_or_restore(
+        self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None
+    ) -> bool:
+        """Do what `append_next` does where something may fail: all is then as it was."""
+        flags, following, places, _, _, current, last, knows, _, _, _, num = self._views
+        slot, episode, is_full = (
+            num[append.NEXT_KEY] % self.capacity,
+            current[stream],
+            num[append.ROWS] == self.capacity,
+        )
+        kept = self.num.copy(), flags[slot], places[slot], following[slot], last[stream], knows[stream]
+        recent, old_row = self._recent[stream].copy(), self.read(np.array([slot])) if is_full else {}
+        finals = [(records, records[episode].tobytes()) for _, records in self._behind_records]
         try:
-            self._write_rows(slot, 1, row)
+            is_next = self.append_next(stream, row, next_row)
+            if is_next and tell is not None:
+                tell()
         except BaseException:
+            self.num[:], flags[slot], places[slot], following[slot], last[stream], knows[stream] = kept
+            self._recent[stream] = recent
+            self._work_out()
+            for records, final in finals:
+                records[episode] = final
             if old_row:
                 self.storage.write(np.array([slot]), old_row)
             raise
-        if is_full:
-            episodes[append.OLDEST, places[slot] >> append.EPISODE] = link
-            append.shut(flags, changed, num, slot)
-        else:
-            num[append.ROWS] += 1
-        num[append.NEXT_KEY] = key + 1
-        following[before], following[slot] = slot, -1
-        places[slot] = place = places[before] + 1
-        flags[slot], last[stream], knows[stream] = 0, slot, next_row is not None
-        if self._width:
-            recent[stream, (place & append.STEP) % self._width] = key
-        if not flags[before] & append.COMPLETE:
-            append.complete(flags, places, recent, episodes, changed, num, before)
-        if next_row is not None and self._is_plain:
-            num[append.ELIGIBLE] += 1
-            if changed:
-                flags[slot] = append.COMPLETE | append.READABLE | append.FRESH
-                append.note(changed, num, slot)
-            else:
-                flags[slot] = append.COMPLETE | append.READABLE
-        elif next_row is not None:
-            append.complete(flags, places, recent, episodes, changed, num, slot)
-        if tell is not None:
-            try:
-                tell()
-            except BaseException:
-                self.num[:], flags[slot], places[slot], knows[stream] = kept
-                last[stream], following[slot] = before, link
-                if self._width:
-                    self._recent[stream] = kept_recent
-                self._work_out()
-                if old_row:
-                    self.storage.write(np.array([slot]), old_row)
-                raise
-        if next_row is not None:
-            for field, records in self._behind_records:
-                records[episode] = next_row[field]
-        return True
+        return is_next
 
     def is_spliced(self, stream: int, events: Any, rows: encoding.Row) -> bool:
         """Return whether a row does not begin with the observation behind the open episode of its stream."""
@@ -529,7 +516,8 @@ class StepStore(arrays_lib.Derived):
 
     def _are_spliced(self, steps: encoding.Steps) -> bool:
         """Return the same for one row of each of several streams: whether any does not follow."""
-        episodes = self.current.take(steps.streams)
+        is_whole = steps.streams is self.all_streams
+        episodes = self.current if is_whole else self.current.take(steps.streams)
         for field, records in self._behind_records:
             these, those = records[episodes], steps.rows[field]
             if these.tobytes() != those:
@@ -538,41 +526,48 @@ class StepStore(arrays_lib.Derived):
                     return True
         return False
 
-    def _resumed(self, steps: encoding.Steps) -> tuple[Sequence[int], Sequence[int]]:
+    def _resumed(self, steps: encoding.Steps) -> Resumed:
         """Return which steps begin with the final observation of the newest episode of their stream, which has ended.
 
         First those of episodes that terminated, and then of those that were truncated; while a row of them is stored.
         """
-        if type(steps.streams) is tuple:
-            return self._resumed_by(steps.streams[0], steps.rows)
-        streams = np.asarray(steps.streams)
-        newest = self.last.take(streams)
-        if newest.item(newest.argmin()) != append.NONE:
-            return (), ()
-        (places,) = (newest == append.NONE).nonzero()
-        streams = streams[places]
+        streams: Any = steps.streams
+        _, _, _, _, _, current, last, _, episodes, _, _, _ = self._views
+        if type(streams) is tuple:
+            places = [0] if last[streams[0]] == append.NONE else []
+        else:
+            newest = self.last if streams is self.all_streams else self.last.take(streams)
+            if newest.item(newest.argmin()) != append.NONE:
+                return _NOTHING
+            (ended,) = (newest == append.NONE).nonzero()
+            if len(ended) > append.FEW:
+                return self._resumed_many(streams[ended], ended, steps.rows)
+            places = ended.tolist()
+        found: dict[int, list[int]] = {append.TERMINATED: [], append.TRUNCATED: []}
+        for place in places:
+            episode = current[streams[place]]
+            if episodes[append.STREAM, episode] == streams[place] and episodes[append.KNOWN, episode]:
+                for field, behind, size in self._behind_bytes:
+                    final = behind[episode * size : episode * size + size].tobytes()
+                    if final != steps.rows[field][place * size : place * size + size]:
+                        break
+                else:
+                    found[episodes[append.END, episode]].append(place)
+        return (found[append.TERMINATED], found[append.TRUNCATED]) if any(found.values()) else _NOTHING
+
+    def _resumed_many(self, streams: arrays_lib.Ints, places: arrays_lib.Ints, given: encoding.Row) -> Resumed:
+        """Return the same of many steps, of `streams` [k], in calls of numpy."""
         episodes = self.current.take(streams)
         table = self.episodes.take(episodes, axis=1)
-        is_there = (table[append.STREAM] == streams) & (table[append.KNOWN] > 0) & (table[append.OLDEST] >= 0)
+        is_there = (table[append.STREAM] == streams) & (table[append.KNOWN] > 0)
         for field, records in self._behind_records:
-            rows = np.frombuffer(steps.rows[field], records.dtype)
+            rows = np.frombuffer(given[field], records.dtype)
             is_there &= records[episodes] == rows[places]
+        if not arrays_lib.any_set(is_there):
+            return _NOTHING
         ends = table[append.END] * is_there
         after_termination, after_truncation = (places[ends == end] for end in (append.TERMINATED, append.TRUNCATED))
         return after_termination.tolist(), after_truncation.tolist()
-
-    def _resumed_by(self, stream: int, row: encoding.Row) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the same for one step."""
-        _, _, _, _, _, current, last, _, episodes, _, _, _ = self._views
-        episode = current[stream]
-        if last[stream] != append.NONE or episodes[append.STREAM, episode] != stream:
-            return (), ()
-        if not episodes[append.KNOWN, episode] or episodes[append.OLDEST, episode] < 0:
-            return (), ()
-        for field, behind, size in self._behind_bytes:
-            if behind[episode * size : episode * size + size].tobytes() != row[field]:
-                return (), ()
-        return ((0,), ()) if episodes[append.END, episode] == append.TERMINATED else ((), (0,))
 
     def _with_cuts(self, steps: encoding.Steps) -> tuple[Any, int]:
         """Return the events of steps of which one does not follow, with CUT where that is so, and the number of those.
@@ -603,7 +598,7 @@ class StepStore(arrays_lib.Derived):
 
     def cut(self, stream: int) -> None:
         """Truncate the open episode of a stream."""
-        _close(self._views, stream)
+        append.close(self._views, stream)
 
     def _make_room(self, count: int) -> None:
         """Make room for `count` more episodes, if there is less."""
@@ -666,8 +661,9 @@ class StepStore(arrays_lib.Derived):
         (unused,) = np.logical_not(is_used).nonzero()
         self.free[: len(unused)] = unused[::-1]
         self.num_view[append.FREE] = len(unused)
-        self.episodes[append.OLDEST] = -1
-        self.episodes[append.OLDEST][episodes[first][::-1]] = (self.oldest_key + first[::-1]) % self.capacity
+        if self.num_view[append.OLDER]:
+            self.episodes[append.OLDEST] = -1
+            self.episodes[append.OLDEST][episodes[first][::-1]] = (self.oldest_key + first[::-1]) % self.capacity
         complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
         is_complete = (links >= 0) | (steps < complete)
         flags = self.flags[run] & np.uint8(~(append.COMPLETE | append.READABLE) & 0xFF)
@@ -686,6 +682,7 @@ class StepStore(arrays_lib.Derived):
         self.last.fill(append.NONE)
         self.knows.fill(0)
         self.episodes[append.OLDEST].fill(-1)
+        self.episodes[append.KNOWN].fill(0)
         self.free[:] = free[::-1]
         num = self.num_view
         num[append.CLEARED] += len(slots)
@@ -704,6 +701,19 @@ class StepStore(arrays_lib.Derived):
     def steps_of(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return how many steps of its episode came before each of the rows in `slots`."""
         return self.places.take(slots) & append.STEP
+
+    def oldest_rows(self, episodes: arrays_lib.Ints) -> arrays_lib.Ints:
+        """Return the slot of the oldest stored row of each of those episodes [k]; O(streams) if streams keep step."""
+        keys = self.episodes[append.FIRST_KEY].take(episodes)
+        (cut,) = (keys < self.oldest_key).nonzero()
+        count, missing = self.streams, len(cut) > 0
+        while missing:  # The first rows of all have gone, so the ones that follow are among the oldest.
+            found, places = np.unique(self.episodes_of(self.alive_slots()[:count]), return_index=True)
+            at = np.searchsorted(found, episodes[cut]).clip(max=len(found) - 1)
+            missing = bool((found[at] != episodes[cut]).any())
+            keys[cut] = self.oldest_key + places[at]
+            count *= 8
+        return self.slots(keys)
 
     def lengths_of(self, episodes: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return how many steps each of those episodes has so far."""
@@ -922,9 +932,8 @@ class StepStore(arrays_lib.Derived):
                 np.sort(self.free[: self.num_view[append.FREE]]), np.setdiff1d(np.arange(len(self.free)), kept.numbers)
             ),
             "a slot without a row has flags": np.delete(self.flags, slots).any(),
-            "the oldest row of an episode is not what it must be": not np.array_equal(
-                oldest, twin.episodes[append.OLDEST][: len(oldest)]
-            ),
+            "the oldest row of an episode is not what it must be": len(self.back) > 0
+            and not np.array_equal(oldest, twin.episodes[append.OLDEST][: len(oldest)]),
             "the newest keys of a stream are not those of its episode": (
                 (twin._recent > 0) & (twin._recent != self._recent)
             ).any(),

@@ -1,6 +1,9 @@
-"""The short way of a step that continues its episode, compared with the rule of `kernels.append`."""
+"""The short ways of a step that goes on and of a round behind a round, compared with the rule of `kernels.append`."""
 
+from collections.abc import Sequence
+import random
 from typing import Any
+from unittest import mock
 
 import hypothesis
 from hypothesis import strategies as st
@@ -18,7 +21,7 @@ RULES: list[steps_lib.Rule] = [
     (0, 0, 1, 0), (1, 0, 1, 0), (0, 2, 1, 0), (0, 2, 3, 0), (0, 2, 1, 1), (0, 1, 2, 1),
 ]  # fmt: skip
 STEPS = st.lists(
-    st.tuples(st.integers(0, 2), st.sampled_from("nnnnnnsltud"), st.integers(0, 1)), min_size=1, max_size=60
+    st.tuples(st.integers(0, 2), st.sampled_from("nnnrrrrrRRRszpLltudec"), st.integers(0, 1)), min_size=1, max_size=60
 )
 
 
@@ -29,36 +32,68 @@ def plain(store: steps_lib.StepStore) -> Any:
     return held, {path: column.tolist() for path, column in columns.items()}
 
 
-def taken(store: steps_lib.StepStore, steps: list[tuple[int, str, int]], may_be_short: bool = True) -> int:
-    """Write the steps, and return how many of them went the short way, if they may."""
-    encoder, clock, num_short = store.encoder, [0, 100, 200], 0
-    assert encoder is not None
-    short = store._append_next
+def counted(short: Any, nothing: Any, may_be_short: bool, taken: list[Any]) -> Any:
+    """Return a short way that may be taken or not, and is counted."""
 
-    def counted(*step: Any) -> bool:
-        nonlocal num_short
-        is_short = may_be_short and short(*step)
-        num_short += is_short
-        return is_short
+    def way(*step: Any) -> Any:
+        found = short(*step) if may_be_short else nothing
+        taken.extend([1] * (found is not nothing))
+        return found
 
-    vars(store)["_append_next"] = counted
-    for stream, kind, flags in steps:
-        if kind == "s":
-            clock[stream] += 50  # It does not follow.
-        if kind == "d" and store.last[stream] >= 0:
-            store.flags[store.last[stream]] |= (append.BARRED, append.RATED)[flags]
-        now = clock[stream] = clock[stream] + 1
-        following = None if kind == "l" else {"a": now + 1, "b": []}
-        event = {"t": append.TERMINATED, "u": append.TRUNCATED}.get(kind, 0)
-        given: Any = {"a": now, "b": []}, now, 0.5, following, {}
-        store.append(encoding.steps(encoder, (stream,), (event,), given))
-    del vars(store)["_append_next"]
-    return num_short
+    return way
+
+
+def taken(
+    store: steps_lib.StepStore, steps: list[tuple[int, str, int]], may_be_short: bool = True, apart: int = 100
+) -> tuple[int, list[Any]]:
+    """Write the steps, and return how many of them went the short way, if they may, and what was found out."""
+    clock, short_ones, written = [0, apart, 2 * apart], list[int](), list[Any]()
+    assert store.encoder is not None
+    derive = store._derive
+
+    def derived() -> None:
+        derive()
+        store.append_next = counted(store.append_next, False, may_be_short, short_ones)
+        store.append_next_round = counted(store.append_next_round, None, may_be_short, short_ones)
+
+    with mock.patch.object(store, "_derive", derived):
+        store._rederive()
+        for stream, kind, flags in steps:
+            streams, events = [stream], [{"t": append.TERMINATED, "u": append.TRUNCATED}.get(kind, 0)]
+            if kind in "rRL":
+                streams, events = [0, 1, 2], [0, 0, 0]
+                events[stream] = append.TERMINATED if kind == "R" else 0
+            if kind == "p":
+                streams, events = [[2, 0, 1], [0, 2], [1, 2]][stream], [0] * (2 + (stream == 0))
+            if kind in "sz":
+                clock[stream] += 50  # It does not follow.
+            if kind == "z":
+                streams = [0, 1, 2]
+                events = [0] * 3
+            if kind == "d" and store.last[stream] >= 0:
+                store.flags[store.last[stream]] |= (append.BARRED, append.RATED)[flags]
+            if kind == "e" and store.is_open(stream):
+                store.cut(stream)
+            if kind == "c":
+                store.clear()
+            if kind in "ec" and flags:
+                continue
+            for each in streams:
+                clock[each] += 1
+            now = np.array([clock[each] for each in streams])
+            nothing = np.zeros((len(streams), 0), np.float32)
+            following = None if kind in "lL" else {"a": now + 1, "b": nothing}
+            given: Any = {"a": now, "b": nothing}, now, np.full(len(streams), 0.5), following, {}
+            numbers = encoding.stream_numbers(3, streams)
+            found = store.append(encoding.steps(store.encoder, numbers, np.array(events, np.uint8), given))
+            written.append([list(value) if isinstance(value, Sequence) else value for value in found])
+    store._rederive()
+    return len(short_ones), written
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @hypothesis.given(capacity=st.integers(3, 9), is_tracking=st.booleans(), steps=STEPS)
-def test_the_short_way_of_a_step_equals_the_rule(
+def test_the_short_ways_equal_the_rule(
     rule: steps_lib.Rule, capacity: int, is_tracking: bool, steps: list[tuple[int, str, int]]
 ) -> None:
     """Also of lazy steps, over the seam, where rows are barred, and where the list of changes is too short."""
@@ -67,14 +102,31 @@ def test_the_short_way_of_a_step_equals_the_rule(
         short, ruled = (steps_lib.StepStore(capacity, 3, rule=rule, is_tracking=is_tracking) for _ in range(2))
     for store in (short, ruled):
         store.begin(memory.ColumnStorage(SCHEMA, capacity))
-    taken(short, steps)
-    taken(ruled, steps, may_be_short=False)
-    assert plain(short) == plain(ruled)
+    (_, written), (_, expected) = taken(short, steps), taken(ruled, steps, may_be_short=False)
+    assert (plain(short), written) == (plain(ruled), expected)
+
+
+@pytest.mark.parametrize("is_tracking", [False, True])
+def test_rounds_behind_rounds_equal_the_rule(is_tracking: bool) -> None:
+    """Most are; between them steps of all kinds, and ends and beginnings in some of them, or in all."""
+    draw, num_short, num_steps = random.Random(is_tracking), 0, 0
+    for number in range(120):
+        kinds = draw.choice(["rrrr", "rrrRR", "rrrrrrzzRRRnnllpsutec", "rrrrrRRec", "rrrrrrrp", "rrrrrLeR"])
+        steps = [(draw.randrange(3), draw.choice(kinds), draw.randrange(2)) for _ in range(30)]
+        stores = [steps_lib.StepStore(6 + number % 8, 3, is_tracking=is_tracking) for _ in range(2)]
+        for store in stores:
+            store.begin(memory.ColumnStorage(SCHEMA, store.capacity))
+        num, written = taken(stores[0], steps, apart=number % 2)
+        _, expected = taken(stores[1], steps, may_be_short=False, apart=number % 2)
+        num_short, num_steps = num_short + num, num_steps + len(written)
+        assert (plain(stores[0]), written) == (plain(stores[1]), expected), steps
+        stores[0].check()
+    assert num_short > 0.4 * num_steps
 
 
 def test_most_steps_go_the_short_way() -> None:
     store = steps_lib.StepStore(50, 3)
     store.begin(memory.ColumnStorage(SCHEMA, 50))
     lazy = [(0, "l", 0)] * 60
-    assert taken(store, [(0, "n", 0)] * 60 + lazy) == 119
-    assert taken(store, [(1, "n", 0), (1, "t", 0), (1, "n", 0), (1, "n", 0)]) == 1
+    assert taken(store, [(0, "n", 0)] * 60 + lazy)[0] == 119
+    assert taken(store, [(1, "n", 0), (1, "t", 0), (1, "n", 0), (1, "n", 0)])[0] == 1
