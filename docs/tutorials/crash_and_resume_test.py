@@ -80,7 +80,7 @@ def test_a_learner_killed_at_any_place_trains_each_group_once(
     write(tmp_path, 10**6, every)
     rng = random.Random(f"kills {names}")
     for _ in range(kills):
-        code = run(tmp_path, rng.randrange(1, every * (20 if names else 250)), names)
+        code = run(tmp_path, rng.randrange(1, every * (40 if names else 250)), names)
         assert code == -signal.SIGKILL, "the program ended before it was killed"
     saved = tmp_path / "run/weights.json"
     version = json.loads(saved.read_text())["version"] if saved.exists() else 0

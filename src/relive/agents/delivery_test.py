@@ -210,10 +210,6 @@ def damaged_twice(buffer: Buffer) -> None:
     second.episodes = first.episodes
 
 
-def damaged_version(buffer: Buffer) -> None:
-    next(iter(buffer._learner().line or ())).version = 3
-
-
 def damaged_key(buffer: Buffer) -> None:
     singles = buffer._learner().singles
     singles["x"] = singles.pop(next(iter(singles)))
@@ -231,7 +227,6 @@ def damaged_key(buffer: Buffer) -> None:
         (damaged_waiting, "[0-9]+ episodes wait, but [0-9]+ are counted"),
         (damaged_group, "groups must have {'g': 1} episodes stored, found {'g': 2}"),
         (damaged_twice, "an episode must wait, or have been handed out, in its own unit, and once"),
-        (damaged_version, ".* cannot wait to be acknowledged, as it is COMPLETE"),
         (damaged_key, "an episode must wait, or have been handed out, in its own unit, and once"),
     ],
 )

@@ -66,7 +66,12 @@ REFUSED: list[tuple[Check, type[Exception], str, list[Any]]] = [
         ["x", 1.5, True, [], np.random.RandomState(0)],
     ),
     (SEED, WRONG, "seed must be at least 0, got -1", [-1]),
-    (lambda value: validation.next_version(value, 4), WRONG, "version must be at least 4, the previous .+ 3", [3]),
+    (
+        lambda value: validation.next_version(value, 4),
+        WRONG,
+        "version must be at least 4, the previous .+ 3: resume_policy_version .+",
+        [3],
+    ),
     (lambda value: validation.next_version(value, None), WRONG, "version must be at least 0, got -1", [-1]),
     (PAD, KIND, "pad must be True or False, got .+", [1, 0.0, None, "yes", np.array([True]), np.array(1)]),
     (END, WRONG, FLAG, NO_FLAGS),

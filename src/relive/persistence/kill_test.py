@@ -44,7 +44,6 @@ PATIENCE = 120
 SMALL = 12_000
 """Bytes beyond which a file may not grow."""
 POLICIES: list[Any] = ["always", relive.EveryRecords(7), relive.EverySeconds(0.005), "never"]
-LOOKS_WRONG = ("suspected_resets", "continued_truncations")
 FAMILIES = ("ring", "episodes", "tokens")
 MAKERS = [
     pytest.param(name, marks=() if name in (*FAMILIES, "episodes in groups", "joint") else pytest.mark.long)
@@ -55,9 +54,8 @@ SCHEMA = relive.Schema(relive.Field(2, int), relive.Field((), int))
 
 
 def content(buffer: Any) -> Any:
-    """Return all that a journal holds of a buffer, but for counts of what looks wrong, which begin anew with it."""
-    settings, arrays, stats = recover_test.content(buffer)
-    return settings, arrays, {name: value for name, value in stats.items() if name not in LOOKS_WRONG}
+    """All that a journal holds of a buffer, whatever segments are gone."""
+    return recover_test.content(buffer, (*recover_test.NOT_HELD, *recover_test.LOOKS_WRONG))
 
 
 def begun(log: pathlib.Path) -> bool:

@@ -1,6 +1,6 @@
 """Everything written to a journal is recovered, for both families."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import dataclasses
 import errno
 import gc
@@ -28,6 +28,8 @@ NOT_HELD = (
     "effective_sample_size",
 )
 """What `get_stats` says and a journal does not."""
+LOOKS_WRONG = ("suspected_resets", "continued_truncations")
+"""Counts that begin anew with a segment."""
 DRAWS = ("times_sampled", "episode_drawn", "learner")
 """The arrays about what was drawn, and sums of what is gone."""
 SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(7))]
@@ -35,7 +37,7 @@ SEEDS = [7, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(7))]
 NOT_DEFINED = "a class that is not defined here: give buffer_class="
 
 
-def content(buffer: Any) -> Any:
+def content(buffer: Any, but: Sequence[str] = NOT_HELD) -> Any:
     """All that a journal holds of a buffer."""
     state = buffer.state_dict()
     arrays = {
@@ -48,7 +50,7 @@ def content(buffer: Any) -> Any:
     waiting = [] if queue is None else [unit.key for unit in queue.line or ()]
     delivered = [] if queue is None else [each.episode_id for unit in queue.delivered for each in unit.episodes]
     arrays["units"] = waiting, sorted(delivered)
-    stats = {name: value for name, value in vars_of(buffer.get_stats()).items() if name not in NOT_HELD}
+    stats = {name: value for name, value in vars_of(buffer.get_stats()).items() if name not in but}
     return zoo.plain([state["settings"], arrays, stats])
 
 
@@ -293,7 +295,7 @@ class TestEveryBuffer:
                     assert zoo.plain(buffer.state_dict()) == before
 
         for _ in range(5 if fault == "closed" else 100):
-            if len(refusals) > 3:
+            if len(refusals) > 6:
                 break
             if fault != "closed":
                 with monkeypatch.context() as patch:
@@ -305,7 +307,8 @@ class TestEveryBuffer:
                     try_one()
             zoo.work(buffer, rng, 1)
         log.close()
-        expected = content(buffer)
+        but = (*NOT_HELD, *LOOKS_WRONG)
+        expected = content(buffer, but)
         for _ in range(8 * (fault == "closed")):
             try_one()
         reason = {"closed": "cannot be written: it was closed"}.get(fault, "could not be written: No space left on")
@@ -313,7 +316,7 @@ class TestEveryBuffer:
         assert all(f"log {reason}" in refusal for refusal in refusals)
         buffer.check()
         if is_columns(buffer):  # An episode may have been evicted, and it is not yet written that it was.
-            assert content(relive.recover(tmp_path / "log")) == expected
+            assert content(relive.recover(tmp_path / "log"), but) == expected
         buffer.detach()
         zoo.work(buffer, rng, 5)
 
