@@ -121,6 +121,8 @@ def test_rounds_behind_rounds_equal_the_rule(is_tracking: bool) -> None:
         num_short, num_steps = num_short + num, num_steps + len(written)
         assert (plain(stores[0]), written) == (plain(stores[1]), expected), steps
         stores[0].check()
+        stores[0]._work_out()  # As after a load.
+        assert stores[0].flags.tolist() == stores[1].flags.tolist()
     assert num_short > 0.4 * num_steps
 
 
