@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train in both games with several seeds, and print how each run ended."""
     torch.set_num_threads(1)
     cases = {"relive, tic-tac-toe": {"game": "tictactoe_v3"}, "relive, connect four": {"game": "connect_four_v3"}}
-    curves.main(train, cases, arguments, steps=10_000, title="Against a player by chance", ylabel="points a game")
+    curves.main(train, cases, arguments, steps=10_000, title="Against a random player", ylabel="points a game")
 
 
 if __name__ == "__main__":

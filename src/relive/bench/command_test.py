@@ -176,7 +176,7 @@ def test_a_quick_run_is_shorter_and_says_so(
         return results.Row(workload.name, workload.title, workload.unit, [])
 
     monkeypatch.setattr(runner, "measure", measure)
-    assert exit_code("--workload", "extend", "--json", "b.json", *arguments) == 0
+    assert exit_code("--workload", "uniform-17", "--json", "b.json", *arguments) == 0
     assert asked == [({"rounds": rounds, "seconds": seconds}, capacity)]
     assert json.loads((tmp_path / "b.json").read_text())["settings"] == words
 
