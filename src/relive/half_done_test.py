@@ -323,9 +323,12 @@ def test_a_look_for_misuse_that_fails_is_left_out() -> None:
     assert buffer.get_stats().spliced_episodes == 7
 
 
-def test_a_write_to_a_memory_map_that_fails_has_changed_nothing(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"frame_stack": 2}, {"streams": 3}])
+def test_a_write_to_a_memory_map_that_fails_has_changed_nothing(
+    options: dict[str, Any], tmp_path: pathlib.Path
+) -> None:
     with relive.MemmapStorage(tmp_path / "rows", zoo.SCHEMA, 17) as storage:
-        buffer = relive.PrioritizedReplayBuffer(17, storage=storage, frame_stack=2, seed=0)
+        buffer = relive.PrioritizedReplayBuffer(17, storage=storage, **options, seed=0)
         zoo.work(buffer, random.Random(0), 40)
         num_failed = 0
         for seed in range(4):

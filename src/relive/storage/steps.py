@@ -163,8 +163,9 @@ class StepStore(arrays_lib.Derived):
         self._behind_records = [(field, memory.records_of(column)) for field, column in columns]
         self._behind_bytes = [(field, memory.bytes_of(column), column[:1].nbytes) for field, column in columns]
         self._write_rows: Any = self._write_columns
+        self._append_next: next_step.Appender = next_step.never
         self.append_next: next_step.Appender = next_step.never
-        """Appends a step that goes on in its stream, and returns False, without a trace, for any other."""
+        """Appends a step that goes on in its stream, and returns False, without a trace, for any other; cannot fail."""
         self.append_next_round: next_round.Appender = next_round.never
         """Appends a round of all streams behind another one, and returns None, without a trace, for other steps."""
         self._own: memory.ColumnStorage | None = None
@@ -186,7 +187,8 @@ class StepStore(arrays_lib.Derived):
             self.read, self.rewards, self.is_own = storage._gather, storage._rewards, True
         if not self.num_view[append.OLDER]:
             records = storage._records if type(storage) is memory.ColumnStorage else None
-            self.append_next = next_step.appender(self._views, self._behind_records, records, self._write_rows)
+            self._append_next = next_step.appender(self._views, self._behind_records, records, self._write_rows)
+            self.append_next = next_step.never if self._own is None else self._append_next
         if (
             type(storage) is memory.ColumnStorage
             and self._rule == (0, 0, 1, 0)
@@ -479,7 +481,7 @@ class StepStore(arrays_lib.Derived):
     def _append_next_or_restore(
         self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None
     ) -> bool:
-        """Do what `append_next` does where something may fail: all is then as it was."""
+        """Append a step that goes on where something may fail, and return whether it did: all is then as it was."""
         flags, following, places, _, _, current, last, knows, _, _, _, num = self._views
         slot, episode, is_full = (
             num[append.NEXT_KEY] % self.capacity,
@@ -490,7 +492,7 @@ class StepStore(arrays_lib.Derived):
         recent, old_row = self._recent[stream].copy(), self.read(np.array([slot])) if is_full else {}
         finals = [(records, records[episode].tobytes()) for _, records in self._behind_records]
         try:
-            is_next = self.append_next(stream, row, next_row)
+            is_next = self._append_next(stream, row, next_row)
             if is_next and tell is not None:
                 tell()
         except BaseException:
