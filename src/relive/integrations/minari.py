@@ -26,6 +26,7 @@ from relive.common import arrays
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
+from relive.integrations import step_columns
 from relive.integrations import stored_episodes
 from relive.integrations.gymnasium import recording
 from relive.integrations.gymnasium import spaces
@@ -193,13 +194,9 @@ def _taken(opened: Any, fields: Iterable[str] | None) -> "dict[str, spaces.Space
     whole = {"observation": opened.observation_space, "action": opened.action_space}
     if fields is None:
         return whole
-    if isinstance(fields, str) or not isinstance(fields, Iterable):
-        raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {validation.short_repr(fields)}")
-    wanted, known = [path for path in fields if path != "reward"], dict[str, spaces.Space]()
+    wanted, known = [path for path in step_columns.paths_of(fields) if path != "reward"], dict[str, spaces.Space]()
     taken = {name: _part(name, space, wanted, known) for name, space in whole.items()}
-    for path in wanted:
-        if path not in known:
-            raise errors.ArgumentError(f"fields must be among {', '.join(known)}, got {validation.short_repr(path)}")
+    step_columns.require_known(wanted, known)
     for name, space in taken.items():
         if space is None:
             raise errors.ArgumentError(f"fields must hold {name} or a part of it, got {validation.short_repr(wanted)}")

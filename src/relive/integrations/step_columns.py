@@ -139,10 +139,21 @@ def chosen(schema: schema_lib.Schema, fields: Iterable[str] | None) -> list[str]
     """
     if fields is None:
         return list(schema.fields)
+    paths = paths_of(fields)
+    require_known(paths, schema.fields)
+    return [path for path in schema.fields if path in paths]
+
+
+def paths_of(fields: Iterable[str]) -> list[str]:
+    """Return `fields` as a list; raise ArgumentTypeError if it is not a collection."""
     if isinstance(fields, str) or not isinstance(fields, Iterable):
         raise errors.ArgumentTypeError(f"fields must be a collection of paths, got {validation.short_repr(fields)}")
-    known, paths = list(schema.fields), list(fields)
+    return list(fields)
+
+
+def require_known(paths: Iterable[str], known: Iterable[str]) -> None:
+    """Raise ArgumentError for the first of the paths that is not a known one."""
+    known = list(known)
     for path in paths:
         if path not in known:
             raise errors.ArgumentError(f"fields must be among {', '.join(known)}, got {validation.short_repr(path)}")
-    return [path for path in known if path in paths]

@@ -212,6 +212,11 @@ def test_the_smallest_double_that_rounds_to_infinity_is_refused() -> None:
         relive_torch.as_tensors(below)
 
 
+def test_a_double_that_is_too_large_for_a_half_is_refused() -> None:
+    with pytest.raises(errors.ArgumentError, match=r"^x must fit torch.float16: set dtype for more$"):
+        relive_torch.as_tensors({"x": np.array([1.0, 1e6])}, dtype=torch.float16)
+
+
 def in_full(buffer: Any, observation: Callable[[int], Any]) -> Any:
     for t in range(60):
         buffer.add(observation(t), t % 3, float(t), terminated=t % 17 == 16)

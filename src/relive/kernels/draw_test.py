@@ -118,7 +118,8 @@ def test_rounding_past_the_last_child_takes_the_last_above_zero(kernels: Any) ->
     assert tree.masses.tolist() == [0.0, 1.0, 1 + 2.0**-52]
     assert tree.find(np.array([1.0, math.nextafter(1.0, 0)])).tolist() == [9, 7]
     tree.masses[1] = 0.5  # As if more had been rounded off.
-    assert tree.find(np.array([1.0])).tolist() == [11]
+    for count in (1, 200):
+        assert tree.find(np.ones(count)).tolist() == [11] * count
 
 
 def test_points_in_any_number_find_what_each_finds_alone(kernels: Any) -> None:

@@ -315,10 +315,11 @@ def test_a_sampler_that_fails_to_load_changes_nothing() -> None:
 class FailingStorage(zoo.OwnStorage):
     """Fails to write while `room` is 0."""
 
-    room = 2
+    fails_in = 0
 
     def write(self, slots: Any, rows: Any) -> None:
-        if not self.room:
+        self.fails_in -= 1
+        if not self.fails_in:
             raise OSError("no space left on device")
         super().write(slots, rows)
 
@@ -329,12 +330,11 @@ def test_a_storage_that_fails_to_take_the_rows_keeps_its_own() -> None:
     zoo.work(buffer, random.Random(1), 40)
     other = relive.RingReplayBuffer(17, zoo.SCHEMA, sampler=zoo.AmongNewest(), seed=0)
     zoo.work(other, random.Random(2), 40)
-    before, storage.room = zoo.state_of(buffer), 0
+    before, storage.fails_in = zoo.state_of(buffer), 1
     with pytest.raises(OSError, match="no space left on device"):
         buffer.load_state_dict(other.state_dict())
     assert zoo.state_of(buffer) == before
     buffer.check()
-    storage.room = 1
     buffer.load_state_dict(other.state_dict())
     zoo.assert_same(buffer, other)
 

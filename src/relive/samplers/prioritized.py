@@ -329,8 +329,6 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
     def _shares(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[Any, ...]:
         """Return the weights of the anchors in `slots` [B], how many there are, the total and the least weight."""
-        if self.anchors.num.item(append.CHANGED):
-            self.catch_up()
         tree = self._tree
         total = tree.total
         weights = probabilities * total if self._is_checked else tree._leaves.take(slots)

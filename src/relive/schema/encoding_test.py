@@ -440,3 +440,9 @@ def test_a_copied_encoder_encodes_identically() -> None:
     for copied in rows:
         encoder = encoding.Encoder(ROUND)
         assert copied(encoder).row(*STEP) == encoder.row(*STEP)
+
+
+def test_flags_of_another_shape_are_refused() -> None:
+    for flags in (np.zeros(3, np.bool_), [False] * 3):
+        with pytest.raises(errors.ArgumentError, match=r"^terminated must be of shape \(2,\), got \(3,\)"):
+            encoding.events(flags, None, 2)

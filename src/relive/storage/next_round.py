@@ -150,8 +150,6 @@ def appender(
                 lost = np.flatnonzero(np.frombuffer(eligible, np.bool_)) + old
             if _NO_LINK in links[old:stop].tobytes():
                 leaving = places[old:stop][following[old:stop] < 0].tolist()
-                if any(episodes[append.END, place >> append.EPISODE] == append.OPEN for place in leaving):
-                    return None
             alive -= surplus
         is_run, finals = first >= 0 and not ended, list[arrays.Array]()
         if not is_run:

@@ -14,6 +14,7 @@ import relive
 from relive.kernels import append
 from relive.schema import encoding
 from relive.storage import memory
+from relive.storage import next_round
 from relive.storage import steps as steps_lib
 
 SCHEMA = relive.Schema({"a": relive.Field((), "i2"), "b": relive.Field(0, "f4")}, relive.Field((), "i2"))
@@ -132,3 +133,22 @@ def test_most_steps_go_the_short_way() -> None:
     lazy = [(0, "l", 0)] * 60
     assert taken(store, [(0, "n", 0)] * 60 + lazy)[0] == 119
     assert taken(store, [(1, "n", 0), (1, "t", 0), (1, "n", 0), (1, "n", 0)])[0] == 1
+
+
+def test_a_first_round_makes_a_storage_ready() -> None:
+    schema = relive.Schema(relive.Field((), "i2"), relive.Field((), "i2"))
+    buffer = relive.RingReplayBuffer(100, storage=relive.ColumnStorage(schema, 100), streams=40)
+    rows = np.arange(40, dtype=np.int16)
+    assert buffer.extend(rows, rows, np.zeros(40), rows + 1).tolist() == list(range(40))
+    assert buffer.read(range(40)).observation.tolist() == rows.tolist()
+
+
+def test_a_round_in_which_many_episodes_end_goes_the_general_way() -> None:
+    buffers = [relive.RingReplayBuffer(100, streams=20) for _ in range(2)]
+    buffers[1]._store.append_next_round = next_round.never
+    for t in range(12):
+        rows = np.arange(20) + 100 * t
+        for buffer in buffers:
+            buffer.extend(rows, rows, np.zeros(20), rows + 100, terminated=np.arange(20) < (20, 2, 0)[t % 3])
+    assert plain(buffers[0]._store) == plain(buffers[1]._store)
+    buffers[0].check()

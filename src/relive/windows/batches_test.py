@@ -220,3 +220,8 @@ def test_actions_of_samples_may_have_names_too() -> None:
     batch = relive.TransitionBatch.from_samples(samples_of([0, 1, 2], [{"move": 0, "aim": [0.5, 1.0]}] * 2))
     assert batch.action["move"].tolist() == [0, 0]
     assert batch.action["aim"].tolist() == [[0.5, 1.0]] * 2
+
+
+def test_arrays_of_a_subclass_are_converted() -> None:
+    array = np.ones(3).view(np.recarray)
+    assert batches.converted({"a": array}, lambda path, leaf: (path, leaf.sum())) == {"a": ("a", 3.0)}
