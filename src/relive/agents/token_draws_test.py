@@ -399,6 +399,18 @@ def test_a_draw_that_fails_leaves_no_trace() -> None:
     buffer.check()
 
 
+def test_a_draw_that_cannot_be_read_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer, twin = (made(relive.PrioritizedSampler(beta=relive.LinearSchedule(0.0, 1.0, 4))) for _ in range(2))
+    for each in (buffer, twin):
+        each.update_priorities(fill(each, 3), [1, 2, 3])
+    with monkeypatch.context() as patch:
+        patch.setattr(buffer, "_read", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            buffer.sample(2)
+    for _ in range(3):
+        assert buffer.sample(4).weights.tolist() == twin.sample(4).weights.tolist()
+
+
 def test_zero_priorities_are_not_ready() -> None:
     buffer = made(exact())
     buffer.update_priorities(fill(buffer, 2), [0.0, 0.0])

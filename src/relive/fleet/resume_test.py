@@ -182,6 +182,8 @@ async def test_a_full_disk_delays_that_a_learner_resumes(tmp_path: pathlib.Path)
     await local_test.never(client.next_episodes(1))
     with pytest.raises(errors.CheckpointError, match="No space left"):
         await client.ack(2)
+    with pytest.raises(errors.CheckpointError, match="No space left"):
+        fleet.shard(0).ack(2, 1, replies.Policy((2,), 2), {})  # Even if it heard of that version with the call alone.
     disk.free()
     assert agents(await client.next_episodes(1)) == ["0"]
     fleet.kill(0)
