@@ -106,7 +106,7 @@ def test_a_load_that_runs_out_of_memory_has_changed_nothing(name: str) -> None:
             fails = has_failed(functools.partial(buffer.load_state_dict, state))
         num_failed += fails
         assert not fails or zoo.state_of(buffer) == before, number
-    assert num_failed > 10
+    assert num_failed > 8
     zoo.check(buffer)
 
 

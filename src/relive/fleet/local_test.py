@@ -82,6 +82,12 @@ def run(work: Coroutine[Any, Any, Answer], seconds: float = 3600.0) -> Answer:
         finally:
             while _FLEETS:
                 _FLEETS.pop().close()
+            # Those that are cancelled may start others while they clean up.
+            for _ in range(9):
+                others = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in others:
+                    task.cancel()
+                await asyncio.gather(*others, return_exceptions=True)
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(in_time())
