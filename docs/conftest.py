@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 import contextlib
+import importlib.util
 import pathlib
 import random
 import re
@@ -11,6 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+# No extra brings what this example plays.
+collect_ignore = [] if importlib.util.find_spec("pettingzoo") else ["examples/turns.py"]
 
 _DOCS = pathlib.Path(__file__).parent
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -314,9 +314,10 @@ def test_cpprb_itself_writes_such_a_file() -> None:
 
 @pytest.mark.full
 def test_rllib_itself_writes_such_files() -> None:
-    json_writer = pytest.importorskip("ray.rllib.offline.json_writer")
-    json_reader = pytest.importorskip("ray.rllib.offline.json_reader")
-    sample_batch = pytest.importorskip("ray.rllib.policy.sample_batch")
+    json_writer, json_reader, sample_batch = (
+        pytest.importorskip(f"ray.rllib.{name}", reason="RLlib is not installed", exc_type=ImportError)
+        for name in ("offline.json_writer", "offline.json_reader", "policy.sample_batch")
+    )
     columns = {"obs": SEEN, "new_obs": NEXT, "actions": ACTIONS, "rewards": REWARDS, "eps_id": EPISODES}
     json_writer.JsonWriter("rllib").write(
         sample_batch.SampleBatch(columns | {"terminateds": ENDS[0], "truncateds": ENDS[1]})
