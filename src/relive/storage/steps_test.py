@@ -1,6 +1,7 @@
 """The short ways of a step that goes on and of a round behind a round, compared with the rule of `kernels.append`."""
 
 from collections.abc import Sequence
+import pathlib
 import random
 from typing import Any
 from unittest import mock
@@ -135,12 +136,13 @@ def test_most_steps_go_the_short_way() -> None:
     assert taken(store, [(1, "n", 0), (1, "t", 0), (1, "n", 0), (1, "n", 0)])[0] == 1
 
 
-def test_a_first_round_makes_a_storage_ready() -> None:
+def test_a_first_round_makes_a_memory_map_ready(tmp_path: pathlib.Path) -> None:
     schema = relive.Schema(relive.Field((), "i2"), relive.Field((), "i2"))
-    buffer = relive.RingReplayBuffer(100, storage=relive.ColumnStorage(schema, 100), streams=40)
-    rows = np.arange(40, dtype=np.int16)
-    assert buffer.extend(rows, rows, np.zeros(40), rows + 1).tolist() == list(range(40))
-    assert buffer.read(range(40)).observation.tolist() == rows.tolist()
+    with relive.MemmapStorage(tmp_path / "rows", schema, 100) as storage:
+        buffer = relive.RingReplayBuffer(100, storage=storage, streams=40)
+        rows = np.arange(40, dtype=np.int16)
+        assert buffer.extend(rows, rows, np.zeros(40), rows + 1).tolist() == list(range(40))
+        assert buffer.read(range(40)).observation.tolist() == rows.tolist()
 
 
 def test_a_round_in_which_many_episodes_end_goes_the_general_way() -> None:
