@@ -151,7 +151,7 @@ def test_flat_arrays_are_a_loop_of_add(block: int, tmp_path: pathlib.Path) -> No
             journal.close()
             flat.detach()
         arrays_of = zoo.plain(flat.state_dict()["arrays"])
-        assert state_of(flat) == state_of(twin), case
+        assert state_of(flat) == state_of(twin)
         if len(twin._store.back):
             slots = twin._store.alive_slots()
             assert flat._store.back[slots].tolist() == twin._store.back[slots].tolist()

@@ -86,11 +86,11 @@ class AdmissionService:
         """Look at the shards while anyone waits, and grant tickets."""
         while self._line:
             seen = self.news.count
-            for _ in range(2):  # In the second look, all know the newest policy, unless a disk is full.
-                places = await self._look(list(self._tickets), self._policy)
-                admitted, running = self._learn(places)
-                if all(each.policy.rank == self._policy.rank for each in places.values()):
-                    break
+            places = await self._look(list(self._tickets), self._policy)
+            admitted, running = self._learn(places)
+            if any(each.policy.rank != self._policy.rank for each in places.values()):
+                # In the second look, all know the newest policy, unless a disk is full.
+                admitted, running = self._learn(await self._look(list(self._tickets), self._policy))
             self._tickets = {name: each for name, each in self._tickets.items() if each.expires > news_lib.now()}
             for name, (count, until, granted) in list(self._line.items()):
                 more = count + sum([ticket.left for ticket in self._tickets.values()])

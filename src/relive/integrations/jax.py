@@ -96,6 +96,7 @@ def _array(path: str, array: arrays.Array) -> arrays.Array:
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or (array.dtype.kind == "f" and array.itemsize > 8):
         raise errors.ArgumentError(f"{path} must be of a dtype that JAX has, got {array.dtype}")
     dtype = np.dtype(dtypes.canonicalize_dtype(array.dtype.newbyteorder("=")))
+    cast = array
     try:
         cast = np.ascontiguousarray(array, dtype)
         fits = array.dtype.kind not in "iu" or dtype.itemsize == array.itemsize or bool((cast == array).all())

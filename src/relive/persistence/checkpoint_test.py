@@ -363,7 +363,7 @@ def test_a_crash_at_any_call_leaves_the_old_one_or_the_new_one(
     (tmp_path / "before").mkdir()
     for number in range(3 - keep, 4):  # One more than are kept.
         checkpoint.save(numbered(number), tmp_path / "before" / "state", keep=keep)
-    rng, is_saved = random.Random(keep), False
+    rng, is_saved, step = random.Random(keep), False, 0
     for step in itertools.count():
         parent = shutil.copytree(tmp_path / "before", tmp_path / str(step))
         path, disk = parent / "state", journal_crash_test.Disk(parent)

@@ -46,6 +46,7 @@ def _text(members: Mapping[str, Any]) -> bytes:
     """Return a JSON object, a line for a member, without its end; raise ArgumentError if it would not come back."""
     lines = []
     for name, value in members.items():
+        line = b""
         try:
             line = f" {_json(name)}: {_json(value)}".encode()
             is_same = json.loads(b"{%s}" % line) == {name: value}

@@ -235,6 +235,7 @@ def test_what_the_system_cannot_read_is_refused(path: pathlib.Path, monkeypatch:
 
 
 def test_a_header_that_numpy_would_not_read_is_refused(path: pathlib.Path) -> None:
+    array = np.zeros(3)
     for count in range(617, 627):
         array = np.zeros(3, [(f"{number:03}", "u1") for number in range(count)])
         path.write_bytes(dtypes_test.saved(array))
