@@ -512,8 +512,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         whole.append_episodes(store, episodes, self._journal, draws.tell)
         self._watch.spliced_episodes += num_spliced
         self._watch.ends += int(num_ends)
-        if draws.limited is not None:
-            draws.limited.begin(store.next_key - count, count)
+        draws.begin(store.next_key - count, count)
 
     def _append(self, steps: encoding.Steps) -> next_round.Written:
         """Write steps, and return what was found out about them; if it raises, nothing has changed."""
@@ -524,8 +523,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         if self._gathers.ends:
             self._gathers.finish()
         written = store.append(steps, journal=self._journal, tell=draws.tell)
-        if draws.limited is not None:
-            draws.limited.begin(store.next_key - count, count)
+        draws.begin(store.next_key - count, count)
         if written is not next_round.CONTINUED:
             self._watch.record(steps, written)
         return written

@@ -83,6 +83,11 @@ class Draws(duplicates.CopiedWhole):
         """Whether there is something to do after each write."""
         return self.sampler.has_hooks or self.limited is not None
 
+    def begin(self, key: int, count: int) -> None:
+        """Take rows from `key` on for new ones, which were not drawn yet."""
+        if self.limited is not None:
+            self.limited.begin(key, count)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the priorities, of their sums, and of how often anchors were drawn."""

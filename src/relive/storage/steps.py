@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import contextlib
 import functools
 import types
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,7 @@ Rule: TypeAlias = tuple[int, int, int, int]
 
 Resumed: TypeAlias = tuple[Sequence[int], Sequence[int]]
 _NOTHING: Resumed = (), ()
+_T = TypeVar("_T")
 Tell: TypeAlias = Callable[[], Callable[[], None]]
 """Tells a sampler what may be drawn now, and returns a function that takes back the first priorities of rows."""
 
@@ -453,23 +454,50 @@ class StepStore(arrays_lib.Derived):
         The caller writes their rows if it can do that without fail, and nothing reads them here.
         """
         _, _, _, rows, next_rows, is_run = steps
-        count, key, capacity = len(streams), self.next_key, self.capacity
-        is_last = self._own is not None and tell is None
-        restore = self.keep(streams[:1] if is_run else streams, key, count)
-        surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
-        before = {} if is_last or not len(surplus) else self.storage.read(surplus)
-        take_back: Callable[[], None] | None = None
-        try:
+        count, slot, is_last = len(streams), self.next_key % self.capacity, self._own is not None and tell is None
+
+        def write() -> None:
             if not is_last:
-                self._write_rows(key % capacity, count, rows)
+                self._write_rows(slot, count, rows)
             if type(streams) is np.ndarray:
                 append.append_many(self.rows, streams, events, int(next_rows is not None))
             else:
                 append.append(self._views, streams, events, next_rows is not None)
+
+        record = None if journal is None else functools.partial(journal.write, steps)
+        self.write_or_restore(streams[:1] if is_run else streams, count, write, tell, record, has_rows=not is_last)
+
+    def write_or_restore(
+        self,
+        streams: Sequence[int] | arrays_lib.Ints,
+        count: int,
+        write: Callable[[], _T],
+        tell: Tell | None,
+        record: Callable[[], None] | None,
+        *,
+        has_rows: bool = True,
+    ) -> _T:
+        """Return what `write` of the next `count` rows returns; if anything raises, all is as it was before.
+
+        Args:
+            streams: The streams of the rows.
+            count: How many rows there are, at most `capacity`.
+            write: Writes them.
+            tell: Called then; as in `append`.
+            record: Called last; journals the rows.
+            has_rows: Whether `write` writes to the storage.
+        """
+        key, capacity = self.next_key, self.capacity
+        restore = self.keep(streams, key, count)
+        surplus = append.slots_from(key, count, capacity)[max(capacity - len(self), 0) :]
+        before = self.storage.read(surplus) if has_rows and len(surplus) else {}
+        take_back: Callable[[], None] | None = None
+        try:
+            written = write()
             if tell is not None:
                 take_back = tell()
-            if journal is not None:
-                journal.write(steps)
+            if record is not None:
+                record()
         except BaseException:
             if take_back is not None:
                 take_back()
@@ -477,6 +505,7 @@ class StepStore(arrays_lib.Derived):
             if before:
                 self.storage.write(surplus, before)
             raise
+        return written
 
     def _append_next_or_restore(
         self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None

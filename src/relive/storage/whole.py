@@ -1,13 +1,12 @@
 """Whole episodes of one stream, from columns of rows to the rows of a store: all of them, or none."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from relive.common import arrays
-from relive.kernels import append
 from relive.kernels import whole
 from relive.persistence import state
 from relive.schema import encoding
@@ -83,27 +82,16 @@ def append_episodes(
 def _append(
     store: steps_lib.StepStore, episodes: Episodes, journal: Journal | None, tell: steps_lib.Tell | None
 ) -> None:
-    key, count, capacity = store.next_key, len(episodes), store.capacity
-    surplus = append.slots_from(key, count, capacity)[max(capacity - len(store), 0) :]
-    before = store.storage.read(surplus) if len(surplus) else {}
-    restore = store.keep((episodes.stream,), key, count)
+    key, count, stream = store.next_key, len(episodes), episodes.stream
     finals = [memory.records_of(column) if column.size else column for column in episodes.finals.values()]
-    take_back: Callable[[], None] | None = None
-    try:
+
+    def write() -> arrays.Ints:
         for start, stop in state.chunks(count, count * store.schema.nbytes):
-            store._write_rows((key + start) % capacity, stop - start, episodes.rows(start, stop))
-        numbers = whole.append_episodes(store.rows, episodes.stream, episodes.lengths, episodes.ends, episodes.knows)
-        if tell is not None:
-            take_back = tell()
-        if journal is not None:
-            journal.write_all(episodes.steps())
-    except BaseException:
-        if take_back is not None:
-            take_back()
-        restore()
-        if before:
-            store.storage.write(surplus, before)
-        raise
+            store._write_rows((key + start) % store.capacity, stop - start, episodes.rows(start, stop))
+        return whole.append_episodes(store.rows, stream, episodes.lengths, episodes.ends, episodes.knows)
+
+    record = None if journal is None else lambda: journal.write_all(episodes.steps())
+    numbers = store.write_or_restore((stream,), count, write, tell, record)
     # Last, as numbers of episodes that were evicted are used again.
     for field, records in store._behind_records:
         records[numbers] = finals[field]
