@@ -178,17 +178,17 @@ async def test_a_full_disk_delays_that_a_learner_resumes(tmp_path: pathlib.Path)
     store(fleet, 3)
     assert len(await client.next_episodes(1)) == 1
     disk = disk_test.Disk(fleet, 0, is_known=False)
+    with pytest.raises(errors.CheckpointError, match="No space left"):
+        fleet.shard(0).ack(2, 1, replies.Policy((2,), 2), {})  # It heard of that version with the call alone.
     await client.resume_policy_version(2)
     await local_test.never(client.next_episodes(1))
     with pytest.raises(errors.CheckpointError, match="No space left"):
         await client.ack(2)
-    with pytest.raises(errors.CheckpointError, match="No space left"):
-        fleet.shard(0).ack(2, 1, replies.Policy((2,), 2), {})  # Even if it heard of that version with the call alone.
     disk.free()
     assert agents(await client.next_episodes(1)) == ["0"]
     fleet.kill(0)
     fleet.start(0)
-    assert fleet.shard(0)._policy == ((2,), 2)
+    assert fleet.shard(0)._policy == ((2, 2), 2)  # Twice: once with the call, then as the learner asked.
 
 
 @local_test.virtual
