@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive.common import arrays
-from relive.schema import schema as schemas
+from relive.schema import schema as schema_lib
 from relive.testing import synthetic
 
 Answer: TypeAlias = dict[str, arrays.Array]
@@ -19,7 +19,7 @@ terminal [B] and, where the peer returns one, discount [B], for the bootstrap va
 reward and terminal [B, T, ...], and a mask [B, T] where the peer pads. Importance weights are weights [B].
 """
 
-_VECTOR, _DISCRETE = schemas.Field((4,), "float32"), schemas.Field((), "int64")
+_VECTOR, _DISCRETE = schema_lib.Field((4,), "float32"), schema_lib.Field((), "int64")
 _MOST_STEPS, _MOST_BYTES = 4_000, 1 << 26
 
 _FEATURES = {
@@ -59,8 +59,8 @@ class Task:
     """
 
     capacity: int = 1_000_000
-    observation: schemas.Field = _VECTOR
-    action: schemas.Field = _DISCRETE
+    observation: schema_lib.Field = _VECTOR
+    action: schema_lib.Field = _DISCRETE
     batch_size: int = 256
     n_step: int = 1
     gamma: float = 0.99

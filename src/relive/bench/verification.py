@@ -11,7 +11,7 @@ import numpy as np
 
 from relive.bench import tasks
 from relive.common import arrays
-from relive.schema import schema as schemas
+from relive.schema import schema as schema_lib
 from relive.testing import synthetic
 
 _RELATIVE, _ABSOLUTE = 1e-4, 1e-3
@@ -130,7 +130,7 @@ def _all(equal: arrays.Bools) -> arrays.Bools:
 def check_small_ring(make: tasks.Make, task: tasks.Task, findings: Findings) -> None:
     """Add to the findings what is wrong with a peer's returns in a ring of some hundred steps that went round twice."""
     shape = tuple(min(side, _SIDE) for side in task.observation.shape)
-    observation = schemas.Field(shape, task.observation.dtype)
+    observation = schema_lib.Field(shape, task.observation.dtype)
     small = dataclasses.replace(task, capacity=task.least, observation=observation)
     filled = int(2.3 * small.capacity)
     buffer, story, steps = tasks.filled(make, small, filled, 2 * small.capacity)

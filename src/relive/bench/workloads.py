@@ -14,7 +14,7 @@ import weakref
 import numpy as np
 
 from relive.bench import tasks
-from relive.schema import schema as schemas
+from relive.schema import schema as schema_lib
 
 Call: TypeAlias = Callable[[], object]
 Timed: TypeAlias = Callable[[tasks.Buffer, Iterator[Any]], Call]
@@ -107,8 +107,8 @@ def _temporary_path(buffer: tasks.Buffer) -> pathlib.Path:
     return pathlib.Path(directory, "saved")
 
 
-_F6, _F17 = (schemas.Field((size,), "float32") for size in (6, 17))
-_FRAME, _CLIP = schemas.Field((84, 84), "uint8"), schemas.Field((64, 64, 3), "uint8")
+_F6, _F17 = (schema_lib.Field((size,), "float32") for size in (6, 17))
+_FRAME, _CLIP = schema_lib.Field((84, 84), "uint8"), schema_lib.Field((64, 64, 3), "uint8")
 
 # Images are more than any cache holds, and leave room for those who store a stack twice a step.
 _STACKS = tasks.Task(capacity=20_000, observation=_FRAME, frame_stack=4)

@@ -192,7 +192,7 @@ class Replay:
         rows = [part.values(field, count) for field in fields.values()]
         next_rows = None
         if flags & _HAS_NEXT:
-            next_rows = [part.values(fields[path], num_next) for path in encoder.schema._observation_paths]
+            next_rows = [part.values(fields[path], num_next) for path in encoder.observation_paths]
         part.end()
         cut, end = 0, int(events.max())
         if is_run:

@@ -94,7 +94,7 @@ def episodes_of(
     some, knows = lengths > 0, is_left_out | has_next
     lengths, lasts, knows = lengths[some], lasts[some], knows[some]
     ends = np.where(has_terminated[some], encoding.TERMINATED, encoding.TRUNCATED).astype(np.uint8)
-    seen, paths = following or columns, encoder.schema._observation_paths
+    seen, paths = following or columns, encoder.observation_paths
     finals = {path: _rows_or_zeros(seen[path], lasts, knows) for path in paths}
     return whole.Episodes(encoder, stream, columns, places, lengths, ends, knows, finals), len(cuts)
 

@@ -173,9 +173,10 @@ def _paths(schema: schema_lib.Schema, name: str, key: str) -> dict[str, str]:
     """Return the paths of the observation's fields at `key`, by the path in the goal: {"goal": path} for one field."""
     validation.require_instance(name, key, str)
     root = f"observation/{key}"
-    paths = [path for path in schema._observation_paths if path == root or path.startswith(f"{root}/")]
+    of_observation = schema_lib.paths_of(schema, "observation")
+    paths = [path for path in of_observation if path == root or path.startswith(f"{root}/")]
     if not paths:
-        known = [path.removeprefix("observation/") for path in schema._observation_paths if path != "observation"]
+        known = [path.removeprefix("observation/") for path in of_observation if path != "observation"]
         rule = f"{name} must be a key of the observation, which has {', '.join(known) or 'none'}"
         raise errors.ArgumentError(f"{rule}, got {validation.short_repr(key)}")
     return {f"goal{path[len(root) :]}": path for path in paths}

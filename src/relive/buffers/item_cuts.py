@@ -8,7 +8,7 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
-from relive.schema import schema
+from relive.schema import schema as schema_lib
 
 StorageUnit = Literal["timesteps", "sequences", "episodes", "fragments"]
 
@@ -18,9 +18,9 @@ def stored(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, 
     return {name: column for name, column in columns.items() if (unit, name) != ("sequences", "seq_lens")}
 
 
-def stored_fields(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, schema.Field]:
+def stored_fields(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, schema_lib.Field]:
     """Return what a row of each column is that is stored."""
-    return {name: schema.Field(column.shape[1:], column.dtype) for name, column in stored(columns, unit).items()}
+    return {name: schema_lib.Field(column.shape[1:], column.dtype) for name, column in stored(columns, unit).items()}
 
 
 def cut(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> tuple[arrays.Ints, arrays.Bools]:

@@ -240,8 +240,9 @@ def _is_reset(steps: encoding.Steps, place: int) -> bool:
     reward = _part(steps, rows, [*steps.schema.fields].index("reward"), place)
     if np.frombuffer(reward, steps.schema.reward.dtype).item():
         return False
-    fields = range(len(steps.schema._observation_paths))
-    return any(_part(steps, next_rows, field, place) != _part(steps, rows, field, place) for field in fields)
+    return any(
+        _part(steps, next_rows, field, place) != _part(steps, rows, field, place) for field in range(len(next_rows))
+    )
 
 
 def _part(steps: encoding.Steps, rows: encoding.Row, field: int, place: int) -> bytes:

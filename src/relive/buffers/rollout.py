@@ -26,7 +26,8 @@ from relive.persistence import checkpointable
 from relive.persistence import dtypes
 from relive.persistence import state
 from relive.schema import casting
-from relive.schema import schema
+from relive.schema import encoding
+from relive.schema import schema as schema_lib
 from relive.storage import memory
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
     def __init__(self, max_steps: int) -> None:
         self._max_steps = validation.positive_int("max_steps", max_steps)
         memory.check_room("max_steps", self._max_steps, _LEAST_BYTES)
-        self._schema: schema.Schema | None = None
+        self._encoder: encoding.Encoder | None = None
         self._lead: tuple[int, ...] = ()  # [] or [S], the shape of a reward
         self._has_values = False
         self._columns: dict[str, arrays_lib.Array] = {}
@@ -133,18 +134,19 @@ class RolloutBuffer(checkpointable.Checkpointable):
             raise errors.ArgumentError(
                 f"add found the rollout full with max_steps = {self._max_steps} steps: learn from it and clear it first"
             )
-        known, lead = self._schema, self._lead
+        encoder, lead = self._encoder, self._lead
         has_values = self._has_values or value is not _NO_VALUE
-        if known is not None:
+        if encoder is not None:
             dtype = self._columns["value"].dtype
         else:
             lead = casting.as_array("reward", reward).shape
             if len(lead) > 1:
                 raise errors.SchemaError(f"reward must be a number or of shape [environments], got shape {list(lead)}")
-            known = schema.Schema.from_example(observation, action, reward, extras=extras, num_leading=len(lead))
+            known = schema_lib.Schema.from_example(observation, action, reward, extras=extras, num_leading=len(lead))
+            encoder = encoding.Encoder(known)
             given = casting.as_array("value", value).dtype
             dtype = given if given.kind == "f" else np.dtype(np.float64)
-        rows = known._rows_of(observation, action, reward, extras, lead)
+        rows = encoder.columns_of(observation, action, reward, extras, lead)
         rows["value"] = _spread("value", value, lead, dtype)
         rows["terminated"] = _spread("terminated", terminated, lead, _BOOL)
         rows["truncated"] = _spread("truncated", truncated, lead, _BOOL)
@@ -156,10 +158,10 @@ class RolloutBuffer(checkpointable.Checkpointable):
                 raise errors.ArgumentError(f"{rule}, got None{where}")
             next_value = 0.0
         rows["next_value"] = _spread("next_value", next_value, lead, dtype)
-        if self._schema is None:
+        if self._encoder is None:
             with memory.room_for("max_steps", self._max_steps, sum(row.nbytes for row in rows.values())):
                 self._columns = {path: np.zeros((self._max_steps, *row.shape), row.dtype) for path, row in rows.items()}
-            self._schema, self._lead = known, lead
+            self._encoder, self._lead = encoder, lead
         for path, row in rows.items():
             self._columns[path][self._size] = row
         self._size, self._has_values = self._size + 1, has_values
@@ -280,7 +282,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
 
     def _state_dict(self, **options: Any) -> state.State:
         return {
-            "schema": settings.encoded(self._schema),
+            "schema": settings.encoded(None if self._encoder is None else self._encoder.schema),
             "environments": self._lead[0] if self._lead else None,
             "value_dtype": dtypes.described(self._columns["value"].dtype) if self._has_values else None,
             "size": self._size,
@@ -289,7 +291,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
 
     def _load_state_dict(self, given: state.StateReader, **options: Any) -> None:
         value = given.value("schema")
-        known = None if value is None else schema.Schema._from_description(value)
+        known = None if value is None else schema_lib.Schema._from_description(value)
         lead = () if given.value("environments") is None else (given.integer("environments"),)
         size = given.integer("size", 0, 0 if known is None else self._max_steps)
         described = given.value("value_dtype")
@@ -310,7 +312,8 @@ class RolloutBuffer(checkpointable.Checkpointable):
                         column[start:stop] = rows.read(start, stop)
             except (MemoryError, ValueError) as error:
                 raise errors.CheckpointError(f"there is no memory for the steps: {error}") from error
-        self._schema, self._lead, self._has_values = known, lead, described is not None
+        self._encoder = None if known is None else encoding.Encoder(known)
+        self._lead, self._has_values = lead, described is not None
         self._columns, self._size = columns, size
 
     def _steps(self, call: str) -> dict[str, arrays_lib.Array]:

@@ -319,7 +319,7 @@ def _episodes_of(schema: schema_lib.Schema, table: Any) -> Iterator[tuple[int, C
     """
     (batch,) = table.combine_chunks().to_batches()
     columns = {name: _array(name, field, batch[name]) for name, field in {**_MARKS, **schema.fields}.items()}
-    seen = schema._observation_paths
+    seen = schema_lib.paths_of(schema, "observation")
     is_known = batch[f"final_{seen[0]}"].is_valid()
     finals = {path: _array(path, schema.fields[path], batch[f"final_{path}"].filter(is_known)) for path in seen}
     has_final, terminated = is_known.to_numpy(zero_copy_only=False), columns["terminated"]
@@ -399,7 +399,7 @@ def _columns(schema: schema_lib.Schema, paths: list[str], streams: int) -> Any:
     """Return the columns of some fields of a schema, with the metadata for all of it."""
     columns = [(name, _type(name, field)) for name, field in _MARKS.items()]
     columns += [(path, _type(path, schema.fields[path])) for path in paths]
-    seen = [path for path in paths if path in schema._observation_paths]
+    seen = [path for path in paths if path in schema_lib.paths_of(schema, "observation")]
     columns += [(f"final_{path}", _type(path, schema.fields[path], sparse=True)) for path in seen]
     said = {"format": _FORMAT, "version": VERSION, "streams": streams, "schema": settings.encoded(schema)}
     return pyarrow.schema(columns, {_KEY: json.dumps(said).encode()})

@@ -106,7 +106,7 @@ class Group:
         self.encoder = encoding.Encoder(schema)
         self.key = ",".join(map(str, numbers))
         self.paths = {path: self.path(path) for path in schema.fields}
-        self.observation_paths = [self.paths[path] for path in schema._observation_paths]
+        self.observation_paths = [self.paths[path] for path in self.encoder.observation_paths]
 
     def path(self, own: str) -> str:
         """Return the path in a row of a field, or of a part, of an agent's step."""
@@ -287,7 +287,7 @@ class JointRows:
         if unknown or encoder is None:
             encoder = encoding.Encoder(self.schema_with(unknown))
             groups = self.groups_in(encoder.schema)
-        fields, observation_paths = encoder.schema.fields, encoder.schema._observation_paths
+        fields, observation_paths = encoder.schema.fields, encoder.observation_paths
         # The flags of all agents.
         of_agents = dict.fromkeys(range(len(self.agents)), bytes(count))
         for number, (own, here) in owns.items():

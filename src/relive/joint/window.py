@@ -59,7 +59,7 @@ class JointWindow(transitions.TransitionWindow):
             discounts = returns.powers(self.gamma, most, group.schema.reward.dtype)
             places, agents = ((span_of_each > 0) & (span_of_each < span[:, np.newaxis])).nonzero()
             if len(places):  # What follows these is in the window itself.
-                paths = [group.paths[own] for own in group.schema._observation_paths]
+                paths = [group.paths[own] for own in group.encoder.observation_paths]
                 found = store.read(rows[span_of_each[places, agents], places], paths)
                 for path, column in found.items():
                     next_columns[path][places, agents] = column[np.arange(len(places)), agents]

@@ -5,7 +5,7 @@ event, events                     how their episodes go on
 steps                             the values: one step, one for each of several streams, or a run of one stream
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 import functools
 import math
 import struct
@@ -23,7 +23,9 @@ from relive.schema import casting
 from relive.schema import schema as schema_lib
 
 _BOOL = np.dtype(np.bool_)
-TERMINATED, TRUNCATED, CUT = append.TERMINATED, append.TRUNCATED, append.CUT
+TERMINATED: int = append.TERMINATED
+TRUNCATED: int = append.TRUNCATED
+CUT: int = append.CUT
 """Bits of an event: the episode ends with the step, or it begins a new one whatever is open."""
 
 Row: TypeAlias = Sequence[bytes]
@@ -32,6 +34,10 @@ Streams: TypeAlias = tuple[int, ...] | arrays.Ints
 Events: TypeAlias = tuple[int, ...] | npt.NDArray[np.uint8]
 Given: TypeAlias = tuple[Any, Any, Any, Any, Mapping[str, Any]]
 """The observation, the action, the reward, the next observation or None, and the extras."""
+PART_OF = {part: part for part in ("observation", "action", "reward", "extras")}
+PART_OF |= {"next_observation": "observation", "observations": "observation"}
+"""The part of a row that an argument of `add` or `add_steps` is of."""
+_LARGEST_FLOAT = float(np.finfo(np.float64).max)
 _CODES = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q"}
 _CODES |= {"f4": "f", "f8": "d"}
 """How `struct` calls native dtypes."""
@@ -64,13 +70,19 @@ class Steps(NamedTuple):
 
 
 class Encoder:
-    """Encodes rows of one schema as bytes."""
+    """Encodes rows of one schema as bytes, or as columns."""
 
     def __init__(self, schema: schema_lib.Schema) -> None:
         self.schema = schema
-        self.row = _row_encoder(schema)
+        self.observation_paths = schema_lib.paths_of(schema, "observation")
+        """The paths of the observation's fields."""
+        self._arguments = {name: _Argument.of(schema, name) for name in PART_OF}
+        fields, following = schema.fields, self._arguments["next_observation"].fields
+        self._rows = _Columns.of(schema, [*fields], fields)
+        self._rows_and_next = _Columns.of(schema, [*fields, *following], {**fields, **following})
+        self.row = _row_encoder(self)
         """Returns the bytes of the row of one step, and of the observation after it; None if that is None."""
-        self.rows = _rows_encoder(schema)
+        self.rows = _rows_encoder(self)
         """Does the same for several steps, given their number; every value has a leading axis of steps."""
 
     def __reduce__(self) -> tuple[type["Encoder"], tuple[schema_lib.Schema]]:
@@ -81,9 +93,9 @@ class Encoder:
         self, count: int, observations: Any, actions: Any, rewards: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row]:
         """Return the bytes of the rows of T consecutive steps, and of the last of their T + 1 observations."""
-        seen = self.schema._columns_of("observations", observations, (count + 1,))
+        seen = self.columns_of_argument("observations", observations, (count + 1,))
         before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
-        rows = self.schema._rows_of(before, actions, rewards, extras, (count,))
+        rows = self.columns_of(before, actions, rewards, extras, (count,))
         return [*map(np.ndarray.tobytes, rows.values())], [column[-1:].tobytes() for column in seen.values()]
 
     def flat(self, count: int, given: Given) -> tuple[dict[str, arrays.Array], dict[str, arrays.Array]]:
@@ -92,10 +104,44 @@ class Encoder:
         A column may be the caller's own array.
         """
         observations, actions, rewards, next_observations, extras = given
-        columns = self.schema._rows_of(observations, actions, rewards, extras, (count,))
+        columns = self.columns_of(observations, actions, rewards, extras, (count,))
         if next_observations is None:
             return columns, {}
-        return columns, self.schema._columns_of("next_observation", next_observations, (count,))
+        return columns, self.columns_of_argument("next_observation", next_observations, (count,))
+
+    def columns_of(
+        self, observation: object, action: object, reward: object, extras: Mapping[str, Any], lead: tuple[int, ...]
+    ) -> dict[str, arrays.Array]:
+        """Return the columns of rows by path, each of shape `lead` + its field's, in its field's dtype.
+
+        A column may be the caller's own array. Rewards may be rounded to their dtype.
+
+        Raises:
+            SchemaError: A value does not fit its field, is missing, or has none.
+            ArgumentError: A key is not a non-empty string without "/", or a reward is not finite.
+        """
+        columns = self._rows.cast(self._values_of(observation, action, reward, extras), lead)
+        require_finite(columns["reward"])
+        return columns
+
+    def columns_of_argument(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, arrays.Array]:
+        """Return the columns of one argument in the same way; rewards need not be finite.
+
+        Args:
+            name: The argument of `add`; or `observations`, whose fields are those of an observation.
+            value: Its value: of one field itself, or mappings with the keys of the fields.
+            lead: The leading axes.
+        """
+        argument = self._arguments[name]
+        return argument.columns.cast(argument.leaves(value), lead)
+
+    def _values_of(self, observation: object, action: object, reward: object, extras: Mapping[str, Any]) -> list[Any]:
+        """Return the values of the fields of rows."""
+        of = self._arguments
+        values = [*of["observation"].leaves(observation), *of["action"].leaves(action), reward]
+        if extras or len(self.schema.fields) > len(values):
+            values += of["extras"].leaves(extras)
+        return values
 
     def columns(self, rows: Row, count: int) -> dict[str, arrays.Array]:
         """Return the read-only columns [count, ...] of `count` rows, or of as many observations."""
@@ -105,10 +151,138 @@ class Encoder:
         }
 
 
-def _row_encoder(schema: schema_lib.Schema) -> Callable[..., tuple[Row, Row | None]]:
+class _Columns(NamedTuple):
+    """Some fields: their paths, their names in errors, shapes and dtypes, which is the reward, and what is checked."""
+
+    paths: list[str]
+    names: list[str]
+    shapes: list[tuple[int, ...]]
+    dtypes: list[np.dtype[Any]]
+    are_rewards: list[bool]
+    checked: list[tuple[str, str]]
+
+    @classmethod
+    def of(cls, schema: schema_lib.Schema, paths: list[str], fields: Mapping[str, schema_lib.Field]) -> "_Columns":
+        """Return the columns at these paths of the fields with these names."""
+        shapes, of_dtypes = [field.shape for field in fields.values()], [field.dtype for field in fields.values()]
+        named = zip(paths, fields.items(), strict=True)
+        checked = [(path, name) for path, (name, field) in named if _is_checked(schema, name, field)]
+        return cls(paths, list(fields), shapes, of_dtypes, [name == "reward" for name in fields], checked)
+
+    def cast(self, values: Iterable[Any], lead: tuple[int, ...]) -> dict[str, arrays.Array]:
+        """Return a value of each field as a column [lead..., ...] by path."""
+        shapes = [lead + shape for shape in self.shapes]
+        cast = map(casting.cast_exact, self.names, values, shapes, self.dtypes, self.are_rewards)
+        columns = dict(zip(self.paths, cast, strict=True))
+        for path, name in self.checked:
+            casting.require_finite(name, columns[path])
+        return columns
+
+
+class _Branch(NamedTuple):
+    """Reads mappings: the keys they must have, and for each what reads its value, None for a field."""
+
+    keys: Sequence[str]
+    known: frozenset[str]
+    branches: Sequence["_Branch | None"]
+    is_flat: bool
+
+    @classmethod
+    def of(cls, tree: schema_lib.Tree) -> "_Branch | None":
+        """Return what reads the values of a tree; None for a field."""
+        if isinstance(tree, schema_lib.Field):
+            return None
+        branches = [cls.of(branch) for branch in tree.values()]
+        return cls(tuple(tree), frozenset(tree), branches, not any(branches))
+
+    def collect(self, value: Any, found: list[Any]) -> bool:
+        """Append the values of the fields to `found`; return False if the keys are others."""
+        keys, known, branches, is_flat = self
+        if not isinstance(value, Mapping) or value.keys() != known:
+            return False
+        values = map(value.__getitem__, keys)
+        if is_flat:
+            found.extend(values)
+            return True
+        for branch, child in zip(branches, values, strict=True):
+            if branch is None:
+                found.append(child)
+            elif not branch.collect(child, found):
+                return False
+        return True
+
+
+class _Argument(NamedTuple):
+    """An argument of a write: its name, its fields by their names in errors, and what reads and casts its value."""
+
+    name: str
+    fields: Mapping[str, schema_lib.Field]
+    branch: _Branch | None
+    columns: _Columns
+
+    @classmethod
+    def of(cls, schema: schema_lib.Schema, name: str) -> "_Argument":
+        """Return the argument of that name."""
+        part = PART_OF[name]
+        paths = [*schema_lib.paths_of(schema, part)]
+        fields = {name + path[len(part) :]: schema.fields[path] for path in paths}
+        branch = _Branch.of(trees.nested(part, schema.fields))
+        return cls(name, fields, branch, _Columns.of(schema, paths, fields))
+
+    def leaves(self, value: object) -> list[Any]:
+        """Return the values of the fields, in their order.
+
+        Raises:
+            SchemaError: A value is missing, or has no field.
+            ArgumentError: A key is not a non-empty string without "/".
+        """
+        name, fields, branch, _ = self
+        found: list[Any] = []
+        if branch is None:
+            return [value]
+        if not branch.collect(value, found) or dict in map(type, found):
+            leaves = {} if name == "extras" and not value else trees.flat(name, value)
+            raise _mismatch(name, list(fields), leaves)
+        return found
+
+
+def _is_checked(schema: schema_lib.Schema, name: str, field: schema_lib.Field) -> bool:
+    """Return whether the values of a field must be finite because of `check_finite`."""
+    return schema.check_finite and name != "reward" and field.dtype.kind in "fc"
+
+
+def require_finite(rewards: arrays.Array) -> None:
+    """Raise ArgumentError if one of the rewards [...] is infinite or NaN, or would be as float64."""
+    # One pass: if the sum of squares is finite as float64, all values are.
+    if not float(np.vdot(rewards, rewards)) <= _LARGEST_FLOAT:
+        with np.errstate(over="ignore"):
+            is_finite = np.isfinite(rewards.astype(np.float64))
+        for place in np.argwhere(~is_finite).tolist():
+            reward = rewards[tuple(place)]
+            rule = "finite as float64" if np.isfinite(reward) else "finite"
+            raise errors.ArgumentError(f"reward must be {rule}, got {reward!s}{f' at {place}' if place else ''}")
+
+
+def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> errors.SchemaError:
+    """Return the error for leaves with unexpected paths."""
+    if name in leaves:
+        shown = validation.short_repr(leaves[name]) + casting.remedy_for_reset(leaves[name])
+        return errors.SchemaError(f"{name} must be a mapping with {', '.join(expected)}, got {shown}")
+    known = f"the schema has {', '.join(map(schema_lib.label, expected)) or 'no extras'}"
+    for path in leaves:
+        if path not in expected:
+            meant = schema_lib.suggestion(path.removeprefix("extras/"))
+            remedy = f"say {meant}" if meant else known
+            return errors.SchemaError(f"unknown {schema_lib.label(path)}: {remedy}")
+    missing = next(path for path in expected if path not in leaves)
+    return errors.SchemaError(f"{schema_lib.label(missing)} is missing: {known}")
+
+
+def _row_encoder(encoder: Encoder) -> Callable[..., tuple[Row, Row | None]]:
     """Return a function that encodes the values of one step."""
+    schema, arguments = encoder.schema, encoder._arguments
     names = ("observation", "action", "reward", "next_observation", "extras")
-    of_parts = {name: _part_encoder(schema, name) for name in names}
+    of_parts = {name: _part_encoder(schema, arguments[name]) for name in names}
     of_observation, of_action, of_reward, of_following, of_extras = of_parts.values()
     has_extras = bool(schema.extras)
 
@@ -124,11 +298,11 @@ def _row_encoder(schema: schema_lib.Schema) -> Callable[..., tuple[Row, Row | No
         return encode
     # A field for each part, as in most schemas: without the lists of their fields.
     encode_observation, encode_action, encode_reward, encode_following = (
-        _encoder(name, field, schema._is_checked(name, field))
+        _encoder(name, field, _is_checked(schema, name, field))
         for part in names[:-1]
-        for name, field in schema._named_fields(part).items()
+        for name, field in arguments[part].fields.items()
     )
-    is_nested = any(name not in schema._named_fields(name) for name in names[:-1])
+    is_nested = any(name not in arguments[name].fields for name in names[:-1])
 
     def encode_plain(
         observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
@@ -141,10 +315,11 @@ def _row_encoder(schema: schema_lib.Schema) -> Callable[..., tuple[Row, Row | No
     return encode if is_nested else encode_plain
 
 
-def _rows_encoder(schema: schema_lib.Schema) -> Callable[..., tuple[Row, Row | None]]:
+def _rows_encoder(encoder: Encoder) -> Callable[..., tuple[Row, Row | None]]:
     """Return a function that encodes the values of several steps, given their number."""
-    num_fields, rows, both = len(schema.fields), schema._rows, schema._rows_and_next
-    types, reward_place, largest = [np.ndarray] * len(both.paths), rows.paths.index("reward"), schema_lib.LARGEST_FLOAT
+    rows, both, values_of = encoder._rows, encoder._rows_and_next, encoder._values_of
+    num_fields, following = len(rows.paths), encoder._arguments["next_observation"]
+    types, reward_place, largest = [np.ndarray] * len(both.paths), rows.paths.index("reward"), _LARGEST_FLOAT
     is_plain = both.paths == ["observation", "action", "reward", "next_observation"]
     known: tuple[int, list[tuple[int, ...]]] = -1, []
 
@@ -155,11 +330,11 @@ def _rows_encoder(schema: schema_lib.Schema) -> Callable[..., tuple[Row, Row | N
         if is_plain and not extras:
             values = [observation, action, reward]
         else:
-            values = schema._values_of(observation, action, reward, extras)
+            values = values_of(observation, action, reward, extras)
         if next_observation is None:
             columns: Sequence[arrays.Array] = [*rows.cast(values, (count,)).values()]
         else:
-            values += [next_observation] if is_plain else schema._leaves("next_observation", next_observation)
+            values += [next_observation] if is_plain else following.leaves(next_observation)
             number, shapes = known
             if number != count:
                 shapes = [(count, *shape) for shape in both.shapes]
@@ -172,7 +347,7 @@ def _rows_encoder(schema: schema_lib.Schema) -> Callable[..., tuple[Row, Row | N
                 columns = [*both.cast(values, (count,)).values()]
         rewards = columns[reward_place]
         if not float(np.vdot(rewards, rewards)) <= largest:
-            schema_lib.require_finite(rewards)
+            require_finite(rewards)
         encoded = [column.tobytes() for column in columns]
         if next_observation is None:
             return encoded, None
@@ -181,14 +356,13 @@ def _rows_encoder(schema: schema_lib.Schema) -> Callable[..., tuple[Row, Row | N
     return encode
 
 
-def _part_encoder(schema: schema_lib.Schema, name: str) -> Callable[[Any], Row]:
+def _part_encoder(schema: schema_lib.Schema, argument: _Argument) -> Callable[[Any], Row]:
     """Return a function that returns the bytes of each field of the value of an argument."""
-    named = schema._named_fields(name).items()
-    encoders = [_encoder(leaf, field, schema._is_checked(leaf, field)) for leaf, field in named]
-    leaves = schema._leaves
+    encoders = [_encoder(leaf, field, _is_checked(schema, leaf, field)) for leaf, field in argument.fields.items()]
+    leaves = argument.leaves
 
     def encode(value: Any) -> Row:
-        return [encode_field(leaf) for encode_field, leaf in zip(encoders, leaves(name, value), strict=True)]
+        return [encode_field(leaf) for encode_field, leaf in zip(encoders, leaves(value), strict=True)]
 
     return encode
 
@@ -200,7 +374,7 @@ def _encoder(name: str, field: schema_lib.Field, is_checked: bool) -> Callable[[
     checked.
     """
     shape, dtype, is_reward = field.shape, field.dtype, name == "reward"
-    check = schema_lib.require_finite if is_reward else functools.partial(casting.require_finite, name)
+    check = require_finite if is_reward else functools.partial(casting.require_finite, name)
     must_check = is_reward or is_checked
 
     def encode(value: Any) -> bytes:

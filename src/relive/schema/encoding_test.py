@@ -16,7 +16,6 @@ import relive
 from relive import errors
 from relive.common import trees
 from relive.schema import encoding
-from relive.schema import schema as schema_lib
 
 DTYPES = [
     "?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", ">i4", ">f8", "U2", "S3", "M8[s]",
@@ -126,20 +125,21 @@ def naive_steps(
 ) -> Any:
     """Encode one step argument by argument, and several at once."""
     if count is not None:
-        values, some = schema._values_of(observation, action, reward, extras), schema._rows
+        encoder = encoding.Encoder(schema)
+        values, some = encoder._values_of(observation, action, reward, extras), encoder._rows
         if following is not None:
-            values, some = values + schema._leaves("next_observation", following), schema._rows_and_next
+            values, some = values + encoder._arguments["next_observation"].leaves(following), encoder._rows_and_next
         columns = some.cast(values, (count,))
-        schema_lib.require_finite(columns["reward"])
+        encoding.require_finite(columns["reward"])
     else:
-        columns = schema._columns_of("observation", observation, ()) | schema._columns_of("action", action, ())
-        columns |= schema._columns_of("reward", reward, ())
-        schema_lib.require_finite(columns["reward"])
-        columns |= schema._columns_of("extras", extras, ())
+        columns_of = encoding.Encoder(schema).columns_of_argument
+        columns = columns_of("observation", observation, ()) | columns_of("action", action, ())
+        columns |= columns_of("reward", reward, ())
+        encoding.require_finite(columns["reward"])
+        columns |= columns_of("extras", extras, ())
         if following is not None:
-            columns |= {
-                f"next_{path}": column for path, column in schema._columns_of("next_observation", following, ()).items()
-            }
+            seen = columns_of("next_observation", following, ())
+            columns |= {f"next_{path}": column for path, column in seen.items()}
     after = {path.removeprefix("next_"): column for path, column in columns.items() if path.startswith("next_")}
     return naive_bytes(schema, columns), None if following is None else naive_bytes(schema, after)
 
@@ -147,9 +147,10 @@ def naive_steps(
 def naive_run(
     schema: relive.Schema, count: int, observations: Any, actions: Any, rewards: Any, extras: Any
 ) -> tuple[list[bytes], list[bytes]]:
-    seen = schema._columns_of("observations", observations, (count + 1,))
+    encoder = encoding.Encoder(schema)
+    seen = encoder.columns_of_argument("observations", observations, (count + 1,))
     before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
-    rows = schema._rows_of(before, actions, rewards, extras, (count,))
+    rows = encoder.columns_of(before, actions, rewards, extras, (count,))
     last = {path: column[-1] for path, column in seen.items()}
     return naive_bytes(schema, rows), naive_bytes(schema, last)
 
@@ -170,7 +171,7 @@ def test_a_step_is_encoded_or_refused_as_its_columns(case: Any) -> None:
         encoder = encoding.Encoder(schema)
         columns = encoder.columns(made[0], 1)
         assert list(columns) == list(schema.fields)
-        for path, column in schema._rows_of(*values[:3], values[4], ()).items():
+        for path, column in encoder.columns_of(values[0], values[1], values[2], values[4], ()).items():
             assert columns[path].shape == (1, *column.shape)
             assert columns[path].dtype == column.dtype
             assert columns[path].tobytes() == column.tobytes()
@@ -185,7 +186,7 @@ def test_steps_of_streams_are_encoded_or_refused_as_columns(count: int, data: st
     assert made == answer(naive_steps, schema, count, *values)
     if isinstance(made[0], list):
         columns = encoder.columns(made[0], count)
-        for path, column in schema._rows_of(*values[:3], values[4], (count,)).items():
+        for path, column in encoder.columns_of(values[0], values[1], values[2], values[4], (count,)).items():
             assert columns[path].dtype == column.dtype
             assert columns[path].shape == column.shape
             assert columns[path].tobytes() == column.tobytes()

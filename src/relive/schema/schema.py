@@ -5,7 +5,7 @@
 has the columns observation/image, observation/state, action, reward and extras/logp.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import dataclasses
 import difflib
 import math
@@ -13,13 +13,12 @@ import numbers
 import operator
 import re
 import types
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
@@ -34,16 +33,10 @@ else:
     dtypes = imports.lazy_module("relive.persistence.dtypes")
     npy = imports.lazy_module("relive.persistence.npy")
 
-Array: TypeAlias = arrays.Array
 RESERVED = frozenset(
     ("observation", "action", "reward", "next_observation", "terminated", "truncated", "stream", "streams")
 )
 """Names that an extra cannot have: `add` has arguments of that name."""
-
-LARGEST_FLOAT = float(np.finfo(np.float64).max)
-_PART_OF = {part: part for part in ("observation", "action", "reward", "extras")}
-_PART_OF |= {"next_observation": "observation", "observations": "observation"}
-"""The part of a row that an argument of `add` or `add_steps` is of."""
 
 
 def _names(extras: object, kind: str) -> tuple[Any, ...]:
@@ -170,16 +163,6 @@ class Schema(registry.Described):
             self._fields |= _group("extras", extras)
         if "reward" not in rewards or reward.shape != () or reward.dtype.kind != "f":
             raise errors.ArgumentError(f"reward must be a Field of shape () and a float dtype, got {reward}")
-        self._branches = {name: _branch(trees.nested(part, self._fields)) for name, part in _PART_OF.items()}
-        self._named: dict[str, dict[str, Field]] = {}
-        self._columns: dict[str, _Columns] = {}
-        for name, part in _PART_OF.items():
-            paths = [path for path in self._fields if path.split("/")[0] == part]
-            self._named[name] = {name + path[len(part) :]: self._fields[path] for path in paths}
-            self._columns[name] = _Columns.of(paths, self._named[name], self._is_checked)
-        following = self._named["next_observation"]
-        self._rows = _Columns.of([*self._fields], self._fields, self._is_checked)
-        self._rows_and_next = _Columns.of([*self._fields, *following], self._fields | following, self._is_checked)
 
     @classmethod
     def from_example(
@@ -217,8 +200,8 @@ class Schema(registry.Described):
         """
         num_leading = validation.non_negative_int("num_leading", num_leading)
         for name in _names(extras, "values"):
-            if meant := _meant(name):
-                raise errors.SchemaError(f"unknown {_label(f'extras/{name}')}: say {meant}")
+            if meant := suggestion(name):
+                raise errors.SchemaError(f"unknown {label(f'extras/{name}')}: say {meant}")
         reward_field = _example("reward", reward, num_leading)
         if reward_field.dtype.kind not in "biuf":
             raise errors.SchemaError(f"reward must be a real number, got {validation.short_repr(reward)}")
@@ -268,16 +251,6 @@ class Schema(registry.Described):
         return self._check_finite
 
     @property
-    def _observation_paths(self) -> tuple[str, ...]:
-        """The paths of the observation's fields."""
-        return tuple(self._named["observation"])
-
-    @property
-    def _action_paths(self) -> tuple[str, ...]:
-        """The paths of the action's fields."""
-        return tuple(self._named["action"])
-
-    @property
     def nbytes(self) -> int:
         """Number of bytes of one row."""
         return sum(field.nbytes for field in self._fields.values())
@@ -301,68 +274,6 @@ class Schema(registry.Described):
         """
         of_priorities = _PRIORITY if validation.boolean("prioritized", prioritized) else 0
         return validation.positive_int("capacity", capacity) * (self.nbytes + of_priorities)
-
-    def _is_checked(self, name: str, field: Field) -> bool:
-        """Return whether the values of a field must be finite because of `check_finite`."""
-        return self._check_finite and name != "reward" and field.dtype.kind in "fc"
-
-    def _leaves(self, name: str, value: object) -> list[Any]:
-        """Return the values of the fields of an argument of `add`, in the order of the fields.
-
-        Args:
-            name: The argument; or `observations`, whose fields are those of an observation.
-            value: Its value: of one field itself, or mappings with the keys of the fields.
-
-        Raises:
-            SchemaError: A value is missing, or has no field.
-            ArgumentError: A key is not a non-empty string without "/".
-        """
-        branch = self._branches[name]
-        found: list[Any] = []
-        if branch is None:
-            return [value]
-        if not branch.collect(value, found) or dict in map(type, found):
-            leaves = {} if name == "extras" and not value else trees.flat(name, value)
-            raise _mismatch(name, list(self._named[name]), leaves)
-        return found
-
-    def _named_fields(self, name: str) -> dict[str, Field]:
-        """Return the fields of such an argument, by their names in errors."""
-        return self._named[name]
-
-    def _columns_of(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, Array]:
-        """Return the columns of such an argument by path, each of shape `lead` + its field's, in its field's dtype.
-
-        A column may be the caller's own array.
-
-        Raises:
-            SchemaError: A value does not fit its field, is missing, or has none.
-            ArgumentError: A key is not a non-empty string without "/".
-        """
-        return self._columns[name].cast(self._leaves(name, value), lead)
-
-    def _rows_of(
-        self,
-        observation: object,
-        action: object,
-        reward: object,
-        extras: Mapping[str, Any],
-        lead: tuple[int, ...],
-    ) -> dict[str, Array]:
-        """Return the columns of rows, as `_columns_of` does.
-
-        Rewards may be rounded to their dtype, and must be finite.
-        """
-        rows = self._rows.cast(self._values_of(observation, action, reward, extras), lead)
-        require_finite(rows["reward"])
-        return rows
-
-    def _values_of(self, observation: object, action: object, reward: object, extras: Mapping[str, Any]) -> list[Any]:
-        """Return the values of the fields of rows."""
-        values = [*self._leaves("observation", observation), *self._leaves("action", action), reward]
-        if extras or len(self._fields) > len(values):
-            values += self._leaves("extras", extras)
-        return values
 
     def _description(self) -> Any:
         """Return the fields as JSON values: a path, a dtype and a shape each; and beside them what is checked."""
@@ -413,6 +324,11 @@ class Schema(registry.Described):
         return f"Schema({', '.join(f'{name}={part}' for name, part in parts.items())}{checks})"
 
 
+def paths_of(schema: Schema, part: str) -> tuple[str, ...]:
+    """Return the paths of the fields of a part, such as "observation", in order."""
+    return tuple(path for path in schema.fields if path.split("/")[0] == part)
+
+
 def require(name: str, schema: object) -> None:
     """Raise ArgumentTypeError if `schema` is not a Schema."""
     if not isinstance(schema, Schema):
@@ -441,95 +357,7 @@ def _group(name: str, tree: object) -> dict[str, Field]:
     return dict(sorted(fields.items()))
 
 
-class _Columns(NamedTuple):
-    """Some fields: their paths, their names in errors, shapes and dtypes, which is the reward, and what is checked."""
-
-    paths: list[str]
-    names: list[str]
-    shapes: list[tuple[int, ...]]
-    dtypes: list[np.dtype[Any]]
-    are_rewards: list[bool]
-    checked: list[tuple[str, str]]
-
-    @classmethod
-    def of(cls, paths: list[str], fields: Mapping[str, Field], is_checked: Callable[[str, Field], bool]) -> "_Columns":
-        """Return the columns at these paths of the fields with these names."""
-        shapes, of_dtypes = [field.shape for field in fields.values()], [field.dtype for field in fields.values()]
-        named = zip(paths, fields.items(), strict=True)
-        checked = [(path, name) for path, (name, field) in named if is_checked(name, field)]
-        return cls(paths, list(fields), shapes, of_dtypes, [name == "reward" for name in fields], checked)
-
-    def cast(self, values: Iterable[Any], lead: tuple[int, ...]) -> dict[str, Array]:
-        """Return a value of each field as a column [lead..., ...] by path."""
-        shapes = [lead + shape for shape in self.shapes]
-        cast = map(casting.cast_exact, self.names, values, shapes, self.dtypes, self.are_rewards)
-        columns = dict(zip(self.paths, cast, strict=True))
-        for path, name in self.checked:
-            casting.require_finite(name, columns[path])
-        return columns
-
-
-class _Branch(NamedTuple):
-    """Reads mappings: the keys they must have, and for each what reads its value, None for a field."""
-
-    keys: Sequence[str]
-    known: frozenset[str]
-    branches: Sequence["_Branch | None"]
-    is_flat: bool
-
-    def collect(self, value: Any, found: list[Any]) -> bool:
-        """Append the values of the fields to `found`; return False if the keys are others."""
-        keys, known, branches, is_flat = self
-        if not isinstance(value, Mapping) or value.keys() != known:
-            return False
-        values = map(value.__getitem__, keys)
-        if is_flat:
-            found.extend(values)
-            return True
-        for branch, child in zip(branches, values, strict=True):
-            if branch is None:
-                found.append(child)
-            elif not branch.collect(child, found):
-                return False
-        return True
-
-
-def _branch(tree: Tree) -> _Branch | None:
-    """Return what reads the values of a tree; None for a field."""
-    if isinstance(tree, Field):
-        return None
-    branches = [_branch(branch) for branch in tree.values()]
-    return _Branch(tuple(tree), frozenset(tree), branches, not any(branches))
-
-
-def require_finite(rewards: Array) -> None:
-    """Raise ArgumentError if one of the rewards [...] is infinite or NaN, or would be as float64."""
-    # One pass: if the sum of squares is finite as float64, all values are.
-    if not float(np.vdot(rewards, rewards)) <= LARGEST_FLOAT:
-        with np.errstate(over="ignore"):
-            is_finite = np.isfinite(rewards.astype(np.float64))
-        for place in np.argwhere(~is_finite).tolist():
-            reward = rewards[tuple(place)]
-            rule = "finite as float64" if np.isfinite(reward) else "finite"
-            raise errors.ArgumentError(f"reward must be {rule}, got {reward!s}{f' at {place}' if place else ''}")
-
-
-def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> errors.SchemaError:
-    """Return the error for leaves with unexpected paths."""
-    if name in leaves:
-        shown = validation.short_repr(leaves[name]) + casting.remedy_for_reset(leaves[name])
-        return errors.SchemaError(f"{name} must be a mapping with {', '.join(expected)}, got {shown}")
-    known = f"the schema has {', '.join(map(_label, expected)) or 'no extras'}"
-    for path in leaves:
-        if path not in expected:
-            meant = _meant(path.removeprefix("extras/"))
-            remedy = f"say {meant}" if meant else known
-            return errors.SchemaError(f"unknown {_label(path)}: {remedy}")
-    missing = next(path for path in expected if path not in leaves)
-    return errors.SchemaError(f"{_label(missing)} is missing: {known}")
-
-
-def _meant(name: object) -> str:
+def suggestion(name: object) -> str:
     """Return what an undeclared extra should be called: relive's word, where it is another library's or mistyped."""
     if name in words.EXTRAS or name in RESERVED:
         return " or ".join(words.EXTRAS.get(str(name), ()))
@@ -537,7 +365,7 @@ def _meant(name: object) -> str:
     return next(iter(near), "")
 
 
-def _label(path: str) -> str:
+def label(path: str) -> str:
     """Return the name of the value at a path in errors."""
     return f"extra {path.removeprefix('extras/')!r}" if path.startswith("extras/") else path
 

@@ -8,7 +8,8 @@ import pytest
 
 import relive
 from relive import errors
-from relive.schema import schema as schemas
+from relive.schema import encoding
+from relive.schema import schema as schema_lib
 
 Field = relive.Field
 PLAIN = relive.Schema(Field(4, np.float32), Field((), np.int64))
@@ -110,7 +111,7 @@ def test_the_repr_of_a_field_recreates_it() -> None:
     dtypes: list[Any] = ["f4", ">i8", "U5", "?", "M8[ms]", "i4,f8", [("a", "u1", (2,))], "V8", "c16"]
     for dtype in dtypes:
         field = Field((2, 3), dtype)
-        assert eval(repr(field), dict(vars(schemas))) == field
+        assert eval(repr(field), dict(vars(schema_lib))) == field
 
 
 # Schemas
@@ -119,8 +120,8 @@ def test_the_repr_of_a_field_recreates_it() -> None:
 def test_fields_are_in_the_order_of_their_paths() -> None:
     assert tuple(NESTED.fields) == PATHS
     assert tuple(PLAIN.fields) == ("observation", "action", "reward")
-    assert NESTED._observation_paths == PATHS[:3]
-    assert PLAIN._observation_paths == ("observation",)
+    assert schema_lib.paths_of(NESTED, "observation") == PATHS[:3]
+    assert schema_lib.paths_of(PLAIN, "observation") == ("observation",)
 
 
 def test_parts_of_a_schema_are_returned_unchanged() -> None:
@@ -168,7 +169,7 @@ def test_equal_schemas_are_those_with_equal_fields() -> None:
 
 def test_a_schema_can_be_shown_copied_and_sent() -> None:
     for schema in [PLAIN, NESTED]:
-        assert eval(repr(schema), dict(vars(schemas))) == schema
+        assert eval(repr(schema), dict(vars(schema_lib))) == schema
         assert copy.deepcopy(schema) == schema
         assert pickle.loads(pickle.dumps(schema)) == schema
 
@@ -217,9 +218,9 @@ def test_an_extra_with_a_synonym_of_an_argument_is_refused() -> None:
         with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
             relive.Schema.from_example(1, 1, extras={"a": 1, name: 1})
         with pytest.raises(errors.SchemaError, match=rf"^unknown extra '{name}': say {meant}$"):
-            relive.Schema(Field((), "i8"), Field((), "i8"))._rows_of(1, 1, 1.0, {name: 1}, ())
+            encoding.Encoder(relive.Schema(Field((), "i8"), Field((), "i8"))).columns_of(1, 1, 1.0, {name: 1}, ())
         declared = relive.Schema(Field((), "i8"), Field((), "i8"), extras={name: Field((), "i8")})
-        assert declared._rows_of(1, 1, 1.0, {name: 1}, ())[f"extras/{name}"] == 1
+        assert encoding.Encoder(declared).columns_of(1, 1, 1.0, {name: 1}, ())[f"extras/{name}"] == 1
 
 
 def test_trees_are_checked() -> None:
@@ -304,7 +305,7 @@ def test_the_number_of_leading_axes_is_checked() -> None:
 
 def test_rows_are_all_columns_in_their_dtypes() -> None:
     for lead in [(), (3,), (0,), (3, 2)]:
-        rows = NESTED._rows_of(**example(lead), lead=lead)
+        rows = encoding.Encoder(NESTED).columns_of(**example(lead), lead=lead)
         assert set(rows) == set(PATHS)
         for path, field in NESTED.fields.items():
             assert rows[path].dtype == field.dtype
@@ -319,7 +320,7 @@ def test_rows_are_all_columns_in_their_dtypes() -> None:
 
 
 def test_rows_are_cast_where_no_value_changes() -> None:
-    rows = PLAIN._rows_of([1, 2, 3, 4], 2.0, True, {}, ())
+    rows = encoding.Encoder(PLAIN).columns_of([1, 2, 3, 4], 2.0, True, {}, ())
     assert {path: (row.tolist(), row.dtype.name) for path, row in rows.items()} == {
         "observation": ([1.0, 2.0, 3.0, 4.0], "float32"),
         "action": (2, "int64"),
@@ -329,13 +330,13 @@ def test_rows_are_cast_where_no_value_changes() -> None:
 
 def test_a_reward_is_rounded_to_the_dtype_of_the_schema() -> None:
     schema = relive.Schema(Field((), np.float32), Field((), np.float32), reward=Field((), np.float32))
-    assert schema._rows_of(0, 0, np.float64(0.1), {}, ())["reward"] == np.float32(0.1)
+    assert encoding.Encoder(schema).columns_of(0, 0, np.float64(0.1), {}, ())["reward"] == np.float32(0.1)
     with pytest.raises(errors.SchemaError, match=r"^reward must fit float32, got 1e\+300$"):
-        schema._rows_of(0, 0, np.float64(1e300), {}, ())
+        encoding.Encoder(schema).columns_of(0, 0, np.float64(1e300), {}, ())
     with pytest.raises(errors.SchemaError, match=r"^observation must be of dtype float32, got float64: cast it with"):
-        schema._rows_of(np.float64(0.1), 0, 0.0, {}, ())
+        encoding.Encoder(schema).columns_of(np.float64(0.1), 0, 0.0, {}, ())
     with pytest.raises(errors.SchemaError, match=r"^action must be of dtype float32, got float64: cast it with"):
-        schema._rows_of(0, np.float64(0.1), 0.0, {}, ())
+        encoding.Encoder(schema).columns_of(0, np.float64(0.1), 0.0, {}, ())
 
 
 def test_values_that_do_not_fit_a_plain_schema_are_named(subtests: pytest.Subtests) -> None:
@@ -357,7 +358,7 @@ def test_values_that_do_not_fit_a_plain_schema_are_named(subtests: pytest.Subtes
                 "observation": np.zeros(4, "f4"), "action": 1, "reward": 0.5, "extras": {}, "lead": (),
             }  # fmt: skip
             with pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
-                PLAIN._rows_of(**(fitting | given))
+                encoding.Encoder(PLAIN).columns_of(**(fitting | given))
 
 
 def without(tree: Any, path: str) -> Any:
@@ -404,25 +405,25 @@ def test_values_that_do_not_fit_a_tree_are_named_by_path(subtests: pytest.Subtes
         (put(example(), "action", 3), "action must be a mapping with action/left, action/right, got 3"),
     ]:
         with subtests.test(message=message), pytest.raises(errors.SchemaError, match="^" + re.escape(message)):
-            NESTED._rows_of(**arguments, lead=())
+            encoding.Encoder(NESTED).columns_of(**arguments, lead=())
 
 
 def test_keys_of_values_are_checked() -> None:
     message = "^keys of observation/arm must be non-empty strings without '/', got 3$"
     with pytest.raises(errors.ArgumentError, match=message):
-        NESTED._rows_of(**put(example(), "observation/arm", {3: 1}), lead=())
+        encoding.Encoder(NESTED).columns_of(**put(example(), "observation/arm", {3: 1}), lead=())
     with pytest.raises(errors.ArgumentError, match=r"^observation/arm must have at least one key, got \{\}$"):
-        NESTED._rows_of(**put(example(), "observation/arm", {}), lead=())
+        encoding.Encoder(NESTED).columns_of(**put(example(), "observation/arm", {}), lead=())
 
 
 def test_observation_rows_are_only_columns_of_the_observation() -> None:
-    rows = NESTED._columns_of("next_observation", example((5,))["observation"], (5,))
+    rows = encoding.Encoder(NESTED).columns_of_argument("next_observation", example((5,))["observation"], (5,))
     assert {path: row.shape for path, row in rows.items()} == {
         "observation/arm/angle": (5,),
         "observation/arm/touch": (5, 2),
         "observation/image": (5, 2, 2),
     }
-    plain = PLAIN._columns_of("next_observation", [1, 2, 3, 4], ())
+    plain = encoding.Encoder(PLAIN).columns_of_argument("next_observation", [1, 2, 3, 4], ())
     assert list(plain) == ["observation"]
     assert plain["observation"].dtype == np.float32
 
@@ -440,9 +441,9 @@ def test_an_error_names_the_argument_of_an_observation(subtests: pytest.Subtests
     ]:
         with subtests.test(message=message):
             with pytest.raises(errors.ArgumentError, match="^" + re.escape(message)):
-                NESTED._columns_of("next_observation", observation, ())
+                encoding.Encoder(NESTED).columns_of_argument("next_observation", observation, ())
             with pytest.raises(errors.SchemaError, match=r"^next_observation must be of shape \(4,\), got \(3,\)$"):
-                PLAIN._columns_of("next_observation", np.zeros(3), ())
+                encoding.Encoder(PLAIN).columns_of_argument("next_observation", np.zeros(3), ())
 
 
 ROWS: list[Any] = [["observation", "<f4", [2]], ["action", "<i8", []], ["reward", "<f8", []]]

@@ -21,7 +21,7 @@ from relive.common import validation
 from relive.persistence import files
 from relive.persistence import state
 from relive.schema import casting
-from relive.schema import schema as schemas
+from relive.schema import schema as schema_lib
 
 Array: TypeAlias = arrays.Array
 Slots: TypeAlias = npt.NDArray[np.int64] | int
@@ -41,7 +41,7 @@ class Storage(Protocol):
         ...
 
     @property
-    def schema(self) -> schemas.Schema:
+    def schema(self) -> schema_lib.Schema:
         """The schema of a row."""
         ...
 
@@ -165,7 +165,7 @@ class ColumnStorage(arrays.Derived):
     _is_ready = True
     """Whether rows may be written without asking `_prepare` first."""
 
-    def __init__(self, schema: schemas.Schema, capacity: int, *, allocate: Allocate = np.zeros) -> None:
+    def __init__(self, schema: schema_lib.Schema, capacity: int, *, allocate: Allocate = np.zeros) -> None:
         """Allocate `capacity` rows of `schema`.
 
         Args:
@@ -180,7 +180,7 @@ class ColumnStorage(arrays.Derived):
             CheckpointError: `allocate` finds no room on disk.
         """
         self._capacity = validation.positive_int("capacity", capacity)
-        schemas.require("schema", schema)
+        schema_lib.require("schema", schema)
         self._schema = schema
         validation.require_function("allocate", allocate)
         with room_for("capacity", self._capacity, schema.nbytes):
@@ -205,7 +205,7 @@ class ColumnStorage(arrays.Derived):
         return self._capacity
 
     @property
-    def schema(self) -> schemas.Schema:
+    def schema(self) -> schema_lib.Schema:
         """The schema of a row."""
         return self._schema
 

@@ -25,10 +25,10 @@ from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import state as state_lib
 from relive.schema import casting
-from relive.schema import schema
+from relive.schema import schema as schema_lib
 from relive.storage import memory
 
-FieldLike: TypeAlias = schema.Field | npt.DTypeLike
+FieldLike: TypeAlias = schema_lib.Field | npt.DTypeLike
 """A Field, or the dtype of one of shape []."""
 Allocate: TypeAlias = memory.Allocate
 Update: TypeAlias = list[tuple[arrays_lib.Array, arrays_lib.Ints, arrays_lib.Array]]
@@ -546,7 +546,7 @@ def _allocated(name: str, allocate: Allocate, shape: tuple[int, ...], dtype: np.
 
 def _layout(count: int, field: FieldLike) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Return the shape and the dtype of an array of that many values of a field."""
-    field = field if isinstance(field, schema.Field) else schema.Field((), field)
+    field = field if isinstance(field, schema_lib.Field) else schema_lib.Field((), field)
     return (count, *field.shape), field.dtype
 
 

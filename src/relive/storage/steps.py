@@ -258,7 +258,7 @@ class StepStore(arrays_lib.Derived):
         if self._storage is not None:
             self._copy_rows(self._storage, storage)
         encoder, behind, fields = encoding.Encoder(storage.schema), dict[str, arrays_lib.Array](), storage.schema.fields
-        for path in storage.schema._observation_paths:
+        for path in encoder.observation_paths:
             if path in self.behind:
                 behind[path] = self.behind[path]
             else:

@@ -141,7 +141,7 @@ class StepsState:
             return kept
         for path, field in schema.fields.items() if has_rows else ():
             kept.columns[path] = given.column(f"rows/{path}", field.dtype, (len(kept), *field.shape))
-        for path in schema._observation_paths:
+        for path in schema_lib.paths_of(schema, "observation"):
             field = schema.fields[path]
             kept.final[path] = given.array(f"final/{path}", field.dtype, (int(kept.has_tail.sum()), *field.shape))
         return kept

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.schema import schema as schemas
+from relive.schema import schema as schema_lib
 from relive.storage import memory as storages
 from relive.testing import expectations
 
@@ -28,18 +28,22 @@ class StorageTests(abc.ABC):
     ...         return relive.ColumnStorage(schema, capacity)
     """
 
-    schema = schemas.Schema(
+    schema = schema_lib.Schema(
         observation={
-            "image": schemas.Field((2, 3), np.uint8),
-            "arm": {"angle": schemas.Field((), np.float16), "touches": schemas.Field(2, np.bool_)},
+            "image": schema_lib.Field((2, 3), np.uint8),
+            "arm": {"angle": schema_lib.Field((), np.float16), "touches": schema_lib.Field(2, np.bool_)},
         },
-        action=schemas.Field((), [("joint", np.int16), ("force", np.float32, (2,))]),
-        extras={"step": schemas.Field((), np.int64), "word": schemas.Field(2, "U3"), "nothing": schemas.Field(0, "f4")},
+        action=schema_lib.Field((), [("joint", np.int16), ("force", np.float32, (2,))]),
+        extras={
+            "step": schema_lib.Field((), np.int64),
+            "word": schema_lib.Field(2, "U3"),
+            "nothing": schema_lib.Field(0, "f4"),
+        },
     )
     """The schema of the tests' storages."""
 
     @abc.abstractmethod
-    def make(self, schema: schemas.Schema, capacity: int) -> storages.Storage:
+    def make(self, schema: schema_lib.Schema, capacity: int) -> storages.Storage:
         """Return a fresh storage of `capacity` slots for rows of `schema`."""
 
     def test_capacity_and_schema_are_those_it_was_made_of(self) -> None:
@@ -78,7 +82,7 @@ class StorageTests(abc.ABC):
             np.bool_: [True, False, True, True, False, False, True],
         }
         for dtype, listed in values.items():
-            storage = self.make(schemas.Schema(schemas.Field((), dtype), schemas.Field((), dtype)), 7)
+            storage = self.make(schema_lib.Schema(schema_lib.Field((), dtype), schema_lib.Field((), dtype)), 7)
             column = np.array(listed, dtype)
             rows = {"observation": column, "action": column[::-1], "reward": np.array(values[np.float64])}
             storage.write(np.arange(7), rows)
@@ -169,7 +173,7 @@ class StorageTests(abc.ABC):
         return storage, rows
 
 
-def _random_rows(schema: schemas.Schema, lead: tuple[int, ...], rng: np.random.Generator) -> Rows:
+def _random_rows(schema: schema_lib.Schema, lead: tuple[int, ...], rng: np.random.Generator) -> Rows:
     """Return random columns, each of shape `lead` + its field's shape."""
     return {path: _random(field.dtype, lead + field.shape, rng) for path, field in schema.fields.items()}
 
@@ -191,7 +195,7 @@ def _random(dtype: np.dtype[Any], shape: tuple[int, ...], rng: np.random.Generat
     return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
 
-def _taken(schema: schemas.Schema, rows: Mapping[int, Rows], slots: npt.NDArray[Any]) -> Rows:
+def _taken(schema: schema_lib.Schema, rows: Mapping[int, Rows], slots: npt.NDArray[Any]) -> Rows:
     """Return the rows of `slots` [...] as columns, one value at a time."""
     columns = {path: np.zeros(slots.shape + field.shape, field.dtype) for path, field in schema.fields.items()}
     for place, slot in np.ndenumerate(slots):

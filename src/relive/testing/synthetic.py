@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from relive.buffers import column as column_lib
 from relive.common import arrays
-from relive.schema import schema as schemas
+from relive.schema import schema as schema_lib
 from relive.windows import batches
 
 _ACTIONS = 18
@@ -73,7 +73,7 @@ class Values:
         action: What one action is.
     """
 
-    def __init__(self, observation: schemas.Field, action: schemas.Field) -> None:
+    def __init__(self, observation: schema_lib.Field, action: schema_lib.Field) -> None:
         self.observation, self.action = observation, action
 
     def frames(self, episodes: Any, steps: Any) -> arrays.Array:
@@ -115,8 +115,8 @@ class Story(Values):
 
     def __init__(
         self,
-        observation: schemas.Field,
-        action: schemas.Field,
+        observation: schema_lib.Field,
+        action: schema_lib.Field,
         lengths: tuple[int, int],
         steps: int,
         frame_stack: int = 1,
@@ -188,8 +188,8 @@ class Story(Values):
 
 
 Batch: TypeAlias = batches.TransitionBatch | batches.SequenceBatch
-_VALUES = Values(schemas.Field(3, np.int64), schemas.Field((), np.int64))
-SCHEMA = schemas.Schema(_VALUES.observation, _VALUES.action, extras={"checksum": schemas.Field((), np.int64)})
+_VALUES = Values(schema_lib.Field(3, np.int64), schema_lib.Field((), np.int64))
+SCHEMA = schema_lib.Schema(_VALUES.observation, _VALUES.action, extras={"checksum": schema_lib.Field((), np.int64)})
 
 
 def rewards_of(episodes: Any, steps: Any) -> npt.NDArray[np.float64]:

@@ -47,7 +47,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
 
     def _check_room(self, schema: schema_lib.Schema | None) -> None:
         """Raise ArgumentError if memory does not hold a single frame stack, or a single chunk of actions."""
-        fields = [] if schema is None else [schema.fields[path] for path in schema._observation_paths]
+        fields = [] if schema is None else [schema.fields[path] for path in schema_lib.paths_of(schema, "observation")]
         nbytes = max(window.ROW_BYTES, sum(field.nbytes for field in fields))
         name = "schema" if self.frame_stack == 1 else "frame_stack"
         memory.check_room(name, self.frame_stack, nbytes, "frames")
@@ -128,7 +128,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         with memory.room_for("n_step", len(slots) * self.n_step, _action_bytes(store.schema), "actions"):
             offsets = np.minimum(np.arange(self.n_step), span[:, np.newaxis] - 1)
             chunks = rows[offsets, np.arange(len(slots))[:, np.newaxis]]
-            columns: window.Columns = store.read(chunks, store.schema._action_paths)
+            columns: window.Columns = store.read(chunks, schema_lib.paths_of(store.schema, "action"))
         return columns
 
     def _pad(self, columns: window.Columns, of_rows: arrays.Ints) -> None:
@@ -145,5 +145,5 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
 
 def _action_bytes(schema: schema_lib.Schema | None) -> int:
     """Return how much memory an action of a chunk takes, at least."""
-    fields = [] if schema is None else [schema.fields[path] for path in schema._action_paths]
+    fields = [] if schema is None else [schema.fields[path] for path in schema_lib.paths_of(schema, "action")]
     return max(window.ROW_BYTES, sum(field.nbytes for field in fields))

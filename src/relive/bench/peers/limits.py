@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from relive.bench import tasks
-from relive.schema import schema as schemas
+from relive.schema import schema as schema_lib
 from relive.testing import synthetic
 
 _BATCHES = 4096
@@ -25,8 +25,8 @@ class _Take(tasks.Buffer):
 
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
-        kinds = {"observation": task.observation, "action": task.action, "reward": schemas.Field((), "float32")}
-        kinds |= dict.fromkeys(("terminated", "truncated"), schemas.Field((), "bool"))
+        kinds = {"observation": task.observation, "action": task.action, "reward": schema_lib.Field((), "float32")}
+        kinds |= dict.fromkeys(("terminated", "truncated"), schema_lib.Field((), "bool"))
         self._columns = {
             name: np.full((task.capacity, *kind.shape), kind.dtype != "bool", kind.dtype)
             for name, kind in kinds.items()

@@ -8,11 +8,11 @@ import numpy as np
 import stable_baselines3.common.buffers as buffers
 
 from relive.bench import tasks
-from relive.schema import schema as schemas
+from relive.schema import schema as schema_lib
 from relive.testing import synthetic
 
 
-def _space(kind: schemas.Field) -> spaces.Space[Any]:
+def _space(kind: schema_lib.Field) -> spaces.Space[Any]:
     if kind.dtype == "uint8":
         return spaces.Box(0, 255, kind.shape, np.uint8)
     if kind.dtype.kind == "i":
@@ -34,7 +34,7 @@ class _Buffer(tasks.Buffer):
     def __init__(self, task: tasks.Task) -> None:
         super().__init__(task)
         stack = (task.frame_stack,) if task.frame_stack > 1 else ()
-        observation = _space(schemas.Field((*stack, *task.observation.shape), task.observation.dtype))
+        observation = _space(schema_lib.Field((*stack, *task.observation.shape), task.observation.dtype))
         settings, kind = {"device": "cpu", "n_envs": task.streams}, buffers.ReplayBuffer
         if task.n_step > 1:
             settings, kind = settings | {"n_steps": task.n_step, "gamma": task.gamma}, buffers.NStepReplayBuffer

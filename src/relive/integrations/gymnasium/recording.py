@@ -17,6 +17,7 @@ from relive.integrations.gymnasium import spaces
 from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.schema import casting
+from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.waiting import threads
 
@@ -70,7 +71,7 @@ class Recording:
         self.infos, self.streams = checked_infos(infos), inside.streams
         self.frames = Frames(inside, frame_stack, len(lead))
         # The schema without the extras that are found in infos.
-        self._given: schema_lib.Schema | None = None
+        self._given: encoding.Encoder | None = None
         if (schema := inside.schema) is not None:
             for extra in self.infos.keys() - schema.extras.keys():
                 rule = f"infos must be for extras of the schema, which are {', '.join(schema.extras) or 'none'}"
@@ -106,9 +107,9 @@ class Recording:
         if self._given is None:
             others = {name: tree for name, tree in schema.extras.items() if name not in self.infos}
             parts, checks = (schema.observation, schema.action), schema.check_finite
-            self._given = schema_lib.Schema(*parts, extras=others, check_finite=checks)
-        columns = self._given._columns_of("action", action, self._lead)
-        columns |= self._given._columns_of("extras", extras, self._lead)
+            self._given = encoding.Encoder(schema_lib.Schema(*parts, extras=others, check_finite=checks))
+        columns = self._given.columns_of_argument("action", action, self._lead)
+        columns |= self._given.columns_of_argument("extras", extras, self._lead)
         return trees.nested("action", columns), trees.nested("extras", columns)
 
     def write(
