@@ -1,8 +1,7 @@
 """Array types, fast checks of flags, and a base class for objects that hold views of their arrays."""
 
 import abc
-from collections.abc import Collection
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -48,22 +47,16 @@ class Derived(duplicates.CopiedWhole, abc.ABC):
     A copied view would be a separate array that is never written to, and a memoryview cannot be copied.
     """
 
-    _derived: Collection[str] = ()
+    _DERIVED: ClassVar[tuple[str, ...]]
     """The names of what `_derive` makes."""
 
     @abc.abstractmethod
     def _derive(self) -> None:
-        """Create the derived attributes from the others, which exist already."""
-
-    def _rederive(self) -> None:
-        """Create the derived attributes, or create them anew once the arrays are others."""
-        others = vars(self).keys() - {"_derived", *self._derived}
-        self._derive()
-        self._derived = vars(self).keys() - others
+        """Create the derived attributes from the others, which exist already; once more when the arrays are others."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in self._derived and name != "_derived"}
+        return {name: value for name, value in vars(self).items() if name not in self._DERIVED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._rederive()
+        self._derive()

@@ -12,10 +12,12 @@ from relive.common import duplicates
 class Numbers(arrays.Derived):
     """Has an array, and what writes to it faster."""
 
+    _DERIVED = "one", "last"
+
     def __init__(self) -> None:
         self.all = np.zeros(3, np.int64)
         self.name = "numbers"
-        self._rederive()
+        self._derive()
 
     def _derive(self) -> None:
         self.one = self.all.data
@@ -36,7 +38,7 @@ def test_a_copy_derives_from_its_own_arrays(copied: Any) -> None:
 
 def test_nothing_derived_is_in_the_state() -> None:
     numbers = Numbers()
-    numbers._rederive()
+    numbers._derive()
     assert set(numbers.__getstate__()) == {"all", "name"}
 
 

@@ -61,6 +61,8 @@ class SumTree(arrays.Derived):
     array([1, 2])
     """
 
+    _DERIVED = ("_leaves",)
+
     def __init__(self, capacity: int) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
         self._kernels = choice.chosen()
@@ -83,7 +85,7 @@ class SumTree(arrays.Derived):
         # The leaves set since the sums were last brought up to date.
         self._unsettled: arrays.Ints = np.empty(_MOST_UNSETTLED, np.int64)
         self._num_unsettled = 0
-        self._rederive()
+        self._derive()
 
     def _derive(self) -> None:
         self._leaves: arrays.Floats = self._nodes[: self._offsets.item(1)]

@@ -162,6 +162,7 @@ class ColumnStorage(arrays.Derived):
     180
     """
 
+    _DERIVED = "_records", "_bytes"
     _is_ready = True
     """Whether rows may be written without asking `_prepare` first."""
 
@@ -188,7 +189,7 @@ class ColumnStorage(arrays.Derived):
                 path: allocated(path, allocate, (self._capacity, *field.shape), field.dtype)
                 for path, field in schema.fields.items()
             }
-        self._rederive()
+        self._derive()
 
     def _derive(self) -> None:
         fields = self._schema.fields

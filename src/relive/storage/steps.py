@@ -104,6 +104,12 @@ class StepStore(arrays_lib.Derived):
         can_grow: Whether fields may be added once rows are stored.
     """
 
+    _DERIVED = (
+        *("all_streams", "current", "last", "knows", "_of_rows", "rows", "_views", "_current_view", "_knows_view"),
+        *("num_view", "observation_paths", "other_paths", "unrewarded_paths", "_behind_records", "_behind_bytes"),
+        *("_write_rows", "_append_next", "append_next", "append_next_round", "_own", "read", "rewards", "is_own"),
+        *("has_extras", "reward_dtype", "nest_observation", "nest_action", "nest_extras"),
+    )
     compared_paths: tuple[str, ...] = ()
     can_grow = False
     _unwritten: steps_state.StepsState | None = None
@@ -142,7 +148,7 @@ class StepStore(arrays_lib.Derived):
         self.behind: Columns = {}
         self._storage: memory.Storage | None = None
         self.encoder: encoding.Encoder | None = None
-        self._rederive()
+        self._derive()
 
     def _derive(self) -> None:
         self.all_streams = encoding.all_streams(self.streams)
@@ -264,7 +270,7 @@ class StepStore(arrays_lib.Derived):
             else:
                 behind[path] = np.zeros((len(self.free), *fields[path].shape), fields[path].dtype)
         self._storage, self.encoder, self.behind = storage, encoder, behind
-        self._rederive()
+        self._derive()
 
     def _copy_rows(self, before: memory.Storage, storage: memory.Storage) -> None:
         fields = storage.schema.fields
@@ -361,7 +367,7 @@ class StepStore(arrays_lib.Derived):
         except BaseException:
             if encoder is not before[1]:
                 self._storage, self.encoder, self.behind = before
-                self._rederive()
+                self._derive()
             raise
 
     def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Tell | None) -> next_round.Written:
@@ -647,7 +653,7 @@ class StepStore(arrays_lib.Derived):
         }
         self.free, self.episodes, self.behind = free, episodes, behind
         self.num_view[append.FREE] = num_free + more
-        self._rederive()
+        self._derive()
 
     def keep(self, streams: Any, key: int, count: int) -> Callable[[], None]:
         """Return a function that takes back what is done to some rows and to the episodes of some streams.

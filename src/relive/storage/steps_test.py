@@ -59,7 +59,7 @@ def taken(
         store.append_next_round = counted(store.append_next_round, None, may_be_short, short_ones)
 
     with mock.patch.object(store, "_derive", derived):
-        store._rederive()
+        store._derive()
         for stream, kind, flags in steps:
             streams, events = [stream], [{"t": append.TERMINATED, "u": append.TRUNCATED}.get(kind, 0)]
             if kind in "rRL":
@@ -89,7 +89,7 @@ def taken(
             numbers = encoding.stream_numbers(3, streams)
             found = store.append(encoding.steps(store.encoder, numbers, np.array(events, np.uint8), given))
             written.append([list(value) if isinstance(value, Sequence) else value for value in found])
-    store._rederive()
+    store._derive()
     return len(short_ones), written
 
 
