@@ -14,7 +14,7 @@ import contextlib
 import functools
 import operator
 import os
-from typing import TYPE_CHECKING, Any, Generic, Literal, Never, Self, SupportsIndex, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Never, Self, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.storage import next_round
+from relive.storage import step_table
 from relive.storage import steps as steps_lib
 from relive.storage import steps_state
 from relive.storage import whole
@@ -97,6 +98,9 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         ArgumentError: A setting is invalid.
     """
 
+    _CAN_GROW: ClassVar[bool] = False
+    """Whether fields may be added once rows are stored."""
+
     def __init__(
         self,
         capacity: int,
@@ -133,19 +137,20 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
         self._gathers = prefetch_lib.PendingReads()
         with memory.room_for("capacity", capacity, step_bytes):
+            rule: dict[str, Any] = {"rule": window._rule, "is_tracking": sampler.is_tracking}
             self._store = steps_lib.StepStore(
-                capacity, streams, rule=window._rule, is_tracking=sampler.is_tracking, check_room=window._check_room
+                capacity, streams, check_room=window._check_room, compared_paths=window._compared_paths, **rule
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
             self._watch = misuse.Watch()
-            most = steps_lib.most_anchors(window._rule, capacity)
+            most = step_table.most_anchors(window._rule, capacity)
             self._limited = rate_limiters.LimiterState(
                 limiter,
                 self._draws,
                 "capacity" if most == capacity else f"anchors in {capacity} steps",
                 most,
                 max_times_sampled=self._draws.max_times_sampled,
-                steps_per_draw=steps_lib.rows_per_anchor(window._rule),
+                steps_per_draw=step_table.rows_per_anchor(window._rule),
             )
             if storage is None and schema is not None:
                 storage = memory.ColumnStorage(schema, capacity)
@@ -737,18 +742,19 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
     def _update_priorities(self, keys: Any, priorities: Any, then: Callable[[], None] | None = None) -> int:
         """Do what `update_priorities` does; `then` is called when nothing but the record of a journal can fail."""
         sampler = prioritized.required(self._draws.sampler, "update_priorities")
-        keys = alive = validation.integers("keys", keys)
+        keys = validation.integers("keys", keys)
         priorities = validation.non_negative_floats("priority", priorities, len(keys))
-        if not self._store.are_alive(keys):
-            alive, priorities = self._alive_of(keys, priorities)
+        slots, alive = self._store.lookup(keys)
+        num_stale = len(keys) - len(slots)
+        if num_stale:
             self._require_given_out(keys)
+            keys, priorities = keys[alive], priorities[alive]
         if self._journal is not None:
             self._journal.prepare()
-            then = functools.partial(self._record_priorities, alive, priorities, then)
-        sampler._set_priorities(self._store.slots(alive), priorities, then)
-        if alive is not keys:
-            self._draws.stale_keys += len(keys) - len(alive)
-        return len(alive)
+            then = functools.partial(self._record_priorities, keys, priorities, then)
+        sampler._set_priorities(slots, priorities, then)
+        self._draws.stale_keys += num_stale
+        return len(slots)
 
     def _record_priorities(self, keys: arrays.Keys, priorities: arrays.Floats, then: Callable[[], None] | None) -> None:
         if then is not None:
@@ -779,25 +785,18 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         """
         keys = validation.integers("keys", keys)
         eligible = validation.boolean("eligible", eligible)
-        (alive,) = self._alive_of(keys)
+        slots, _ = self._store.lookup(keys)
         record = None
         if self._journal is not None:
             self._journal.prepare()
             record = functools.partial(self._journal.set_eligible, keys, eligible)
-        self._draws.set_barred(self._store.slots(alive), not eligible, record)
+        self._draws.set_barred(slots, not eligible, record)
         self._position = None
-        self._draws.stale_keys += len(keys) - len(alive)
-        return len(alive)
+        self._draws.stale_keys += len(keys) - len(slots)
+        return len(slots)
 
     def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
         return prioritized.required(self._draws.sampler, call)
-
-    def _alive_of(self, keys: arrays.Keys, *others: arrays.Array) -> tuple[arrays.Array, ...]:
-        """Return the keys that are still stored, and the matching entries of the other arrays."""
-        if self._store.are_alive(keys):
-            return keys, *others
-        alive = self._store.is_alive(keys)
-        return keys[alive], *[array[alive] for array in others]
 
     # As a whole: see Checkpointable and Journalable.
 
@@ -939,7 +938,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         return column_journal.ColumnJournal(journal, self._store, [] if replay is None else replay.begun, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
-        return column_journal.Replay(self)
+        return column_journal.Replay(self, can_grow=self._CAN_GROW)
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         """Allocate the columns of a schema that was read from a journal."""
@@ -1006,6 +1005,7 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
 
     def _stored_slots(self, keys: Any) -> arrays.Ints:
         keys = validation.integers("keys", keys)
-        for key in keys[~self._store.is_alive(keys)]:
-            raise errors.UnknownKeyError(f"key {key} not found: its step was evicted, or never was")
-        return self._store.slots(keys)
+        slots, alive = self._store.lookup(keys)
+        if isinstance(alive, np.ndarray):
+            raise errors.UnknownKeyError(f"key {keys[~alive][0]} not found: its step was evicted, or never was")
+        return slots

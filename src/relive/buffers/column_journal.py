@@ -18,7 +18,6 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
-from relive.kernels import append
 from relive.persistence import checkpointable
 from relive.persistence import codec
 from relive.persistence import dtypes
@@ -109,10 +108,15 @@ class ColumnJournal(checkpointable.Bound):
 
 
 class Replay:
-    """Replays the records of a journal into a buffer."""
+    """Replays the records of a journal into a buffer.
 
-    def __init__(self, buffer: "column.ColumnReplayBuffer[Any]") -> None:
-        self._buffer, self._store = buffer, buffer._store
+    Args:
+        buffer: The buffer.
+        can_grow: Whether fields may be added once rows are stored.
+    """
+
+    def __init__(self, buffer: "column.ColumnReplayBuffer[Any]", *, can_grow: bool = False) -> None:
+        self._buffer, self._store, self._can_grow = buffer, buffer._store, can_grow
         self.begun: list[tuple[int, int]] = []
         """The first record of each segment, and the key of the first row that is in none before it."""
 
@@ -129,8 +133,7 @@ class Replay:
         elif kind == CLEAR and len(payload) == 8:
             self._clear(int.from_bytes(payload, "little"))
         elif kind == ELIGIBLE and len(payload) % 8 == 1 and payload[0] <= 1:
-            keys = np.frombuffer(payload, "<i8", offset=1).astype(np.int64)
-            slots = self._store.slots(keys[self._store.is_alive(keys)])
+            slots, _ = self._store.lookup(np.frombuffer(payload, "<i8", offset=1).astype(np.int64))
             self._buffer._draws.set_barred(slots, not payload[0])
         elif kind == PRIORITIES and len(payload) % 16 == 0:
             try:
@@ -146,7 +149,7 @@ class Replay:
         """Finish the replay: there are no more records."""
 
     def _first(self, payload: bytes) -> None:
-        if self._store.has_begun and not self._store.can_grow:
+        if self._store.has_begun and not self._can_grow:
             raise errors.CheckpointError("sets the schema, which is already known")
         part = _Parts(payload)
         fields = part.take(int.from_bytes(part.take(4), "little"))
@@ -162,7 +165,7 @@ class Replay:
             raise errors.CheckpointError(f"counts {num_evicted} rows as evicted, more than there were")
         self._buffer._forget()
         # Rows present when the segment began were counted as evicted, but were in fact cleared.
-        store.num_view[append.CLEARED] = store.oldest_key - num_evicted
+        store.set_num_evicted(num_evicted)
 
     def _end(self, stream: int) -> None:
         if stream >= self._store.streams or not self._store.is_open(stream):
@@ -174,8 +177,8 @@ class Replay:
         sampler = self._buffer._prioritized_sampler("a journal of priorities")
         keys = np.frombuffer(payload, "<i8", count).astype(np.int64)
         priorities = validation.non_negative_floats("priority", np.frombuffer(payload, "<f8", offset=8 * count), count)
-        alive, of_alive = self._buffer._alive_of(keys, priorities)
-        sampler._set_priorities(self._store.slots(alive), of_alive)
+        slots, alive = self._store.lookup(keys)
+        sampler._set_priorities(slots, priorities[alive])
         sampler._note_priority(max(dict(zip(keys.tolist(), priorities.tolist(), strict=True)).values(), default=0.0))
 
     def _steps(self, encoder: encoding.Encoder, part: "_Parts") -> encoding.Steps:

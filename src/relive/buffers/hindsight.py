@@ -233,9 +233,9 @@ def _achieved(
     links = store.following.take(both)
     is_behind = links < 0
     columns = store.storage.read(np.where(is_behind, both, links), paths.values())
-    episodes = store.episodes_of(both[is_behind])
+    finals = store.final_observations(store.episodes_of(both[is_behind]))
     for path, column in columns.items():
-        column[is_behind] = store.behind[path].take(episodes, axis=0)
+        column[is_behind] = finals[path]
     first, second = (
         {goal_path: columns[path][part] for goal_path, path in paths.items()}
         for part in (slice(count), slice(count, None))

@@ -26,6 +26,7 @@ from relive.kernels import append
 from relive.persistence import state
 from relive.schema import encoding
 from relive.storage import next_round
+from relive.storage import splices
 from relive.storage import steps as steps_lib
 from relive.windows import transitions
 
@@ -128,7 +129,7 @@ class Watch:
         if count <= self._resets_looked_at or 2 * count <= self.ends or "resets" in self._warned:
             return
         # Where most rewards are 0, so are those of right steps. All are read: the less often, the more there are.
-        rewards = store.rewards.take(store.alive_slots())
+        rewards = store.reader.rewards.take(store.alive_slots())
         num_stored = min(count, len(rewards))
         if 2 * int(np.count_nonzero(rewards)) > len(rewards) - num_stored:
             self._warn(
@@ -141,13 +142,16 @@ class Watch:
         self._resets_looked_at = count + count // 8
 
     def _look_at_stacks(self, count: int, store: steps_lib.StepStore) -> None:
-        fields = {path: store.schema.fields[path] for path in store.observation_paths}
+        fields = {path: store.schema.fields[path] for path in store.reader.observation_paths}
         axes = {path: _axes_of_frames(field.shape) for path, field in fields.items()}
         if not any(axes.values()):
             return
         slots = append.slots_from(store.next_key - count, count, store.capacity)
         slots = slots[store.back.take(slots) >= 0]
-        newer, older = store.observations(slots), store.observations(store.back.take(slots).astype(np.int64))
+        newer, older = (
+            store.reader.observations(slots),
+            store.reader.observations(store.back.take(slots).astype(np.int64)),
+        )
         are_shifted = [_are_shifted(older[path], newer[path], axis) for path, some in axes.items() for axis in some]
         is_stack = np.logical_or.reduce(are_shifted)
         self._num_stacks = self._num_stacks + len(is_stack) if is_stack.all() else 0
@@ -187,7 +191,7 @@ def _is_repeated(store: steps_lib.StepStore, count: int) -> bool:
         return False
     slots = store.slots(np.array([store.next_key - 1 - count, store.next_key - 1]))
     # They differ in nearly all spliced steps, of which nothing else is read.
-    observations = store.observations(slots).values()
+    observations = store.reader.observations(slots).values()
     if any(before.tobytes() != after.tobytes() for before, after in observations):
         return False
     if not store.is_readable(slots).all():
@@ -259,8 +263,8 @@ def _axes_of_frames(shape: tuple[int, ...]) -> list[int]:
 def _are_shifted(older: arrays.Array, newer: arrays.Array, axis: int) -> arrays.Bools:
     """Return whether the newer frames of an observation are the older ones of the next, whose newest is another [k]."""
     before, after = np.moveaxis(older, axis + (axis >= 0), 1), np.moveaxis(newer, axis + (axis >= 0), 1)
-    is_shifted = np.logical_not(steps_lib.differ(before[:, 1:], after[:, :-1]))
-    return np.asarray(is_shifted & steps_lib.differ(before[:, -1:], after[:, -1:]))
+    is_shifted = np.logical_not(splices.differ(before[:, 1:], after[:, :-1]))
+    return np.asarray(is_shifted & splices.differ(before[:, -1:], after[:, -1:]))
 
 
 def _is_ours(name: str) -> bool:

@@ -106,7 +106,7 @@ def test_a_mixture_draws_from_all_its_buffers_or_none(make: Callable[[], Any], s
         second._rng = first.rng
     mixture = relive.MixtureSampler([first, second], [1, 1])
     before = state_of(first), state_of(second)
-    second._store.read = second._store.storage.read
+    second._store.reader.read = second._store.storage.read
     reads = collections.Counter[str]()
 
     def read(slots: Any, fields: Any = None) -> Any:
@@ -115,11 +115,11 @@ def test_a_mixture_draws_from_all_its_buffers_or_none(make: Callable[[], Any], s
             raise MemoryError("no")
         return Fickle.read(second._store.storage, slots, fields)
 
-    second._store.read = read
+    second._store.reader.read = read
     with pytest.raises(MemoryError, match="^no$"):
         mixture.sample(8)
     assert (state_of(first), state_of(second)) == before
-    second._store.read = second._store.storage.read
+    second._store.reader.read = second._store.storage.read
     mixture.sample(8)
     assert (first.get_stats().sampled, second.get_stats().sampled) == (4, 4)
 

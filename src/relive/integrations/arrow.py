@@ -175,7 +175,7 @@ def _batches(
         columns |= {path: _column(path, fields[path], read[path]) for path in paths}
         has_final = rows.has_final[here]
         turns = pyarrow.array(np.cumsum(has_final) - 1, mask=~has_final)
-        for path in columns.keys() & history.behind.keys():
+        for path in columns.keys() & history.finals.columns.keys():
             finals = step_columns.final_observations(history, rows, path, here[has_final])
             columns[f"final_{path}"] = _column(path, fields[path], finals, sparse=True).take(turns)
         yield pyarrow.record_batch([columns[name] for name in kind.names], schema=kind)

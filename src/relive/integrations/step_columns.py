@@ -90,7 +90,7 @@ def final_observations(history: steps.StepStore, rows: Rows, path: str, where: a
         path: The path of the field.
         where: Which of the rows count, as a mask or by place; each of them has a final observation.
     """
-    finals = history.behind[path].take(rows.episodes[where], axis=0)
+    finals = history.final_observations(rows.episodes[where])[path]
     slots = rows.final_slots[where]
     if (slots >= 0).any():
         finals[slots >= 0] = history.storage.read(slots[slots >= 0], (path,))[path]

@@ -40,6 +40,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
     """A column buffer whose rows hold a step of every agent of an environment; `layout` of its window makes them."""
 
     _NOT_KEPT = column.ColumnReplayBuffer._NOT_KEPT | {"agents", "schema", "schemas"}
+    _CAN_GROW = True
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ from relive.common import validation
 from relive.common import words
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
+from relive.storage import splices
 from relive.storage import steps as steps_lib
 
 TERMINATED, TRUNCATED, PRESENT = encoding.TERMINATED, encoding.TRUNCATED, 4
@@ -163,7 +164,6 @@ class JointRows:
     def bind(self, store: steps_lib.StepStore) -> None:
         """Set the store of the rows."""
         self._store = store
-        store.compared_paths, store.can_grow = (EPISODE,), True
 
     # Schemas.
 
@@ -238,7 +238,8 @@ class JointRows:
         store, rows = self._store, self._store.rows_state()
         columns, ends = store.read_rows(store.alive_slots(), _CHECKED), rows.numbers[rows.has_tail]
         number, status, flags = (columns[path] for path in _CHECKED)
-        numbers, final = store.behind[EPISODE][ends], store.behind[STATUS][ends]
+        finals = store.final_observations(ends)
+        numbers, final = finals[EPISODE], finals[STATUS]
         is_valid = np.isin(flags, (0, PRESENT, PRESENT | TERMINATED, PRESENT | TRUNCATED))
         if not is_valid.all() or not flags.any(axis=1).all():
             return "each must have an agent, and no flags but those there are"
@@ -297,7 +298,7 @@ class JointRows:
         for stream in numbers[~_table(flags, count).any(axis=1)] if present else ():
             raise errors.ArgumentError(f"present must have an agent in each stream, got none in {stream}")
         # What is known of absent agents: the newest observations; zeros where a new episode begins, and of all else.
-        is_other, of_streams, behind = store.knows.take(numbers) == 0, store.current.take(numbers), store.behind
+        is_other, of_streams, behind = store.knows.take(numbers) == 0, store.current.take(numbers), store.finals.columns
         before = {
             path: behind[path].take(of_streams, axis=0)
             if path in behind
@@ -320,7 +321,7 @@ class JointRows:
                     seen = np.ndarray(before[path].shape, before[path].dtype, rows[path])
                     each = (columns.reshape(-1, *columns.shape[2:]) for columns in (seen, before[path]))
                     stays = (before[STATUS] & _table(flags, count) & PRESENT > 0)[:, group.numbers]
-                    is_other |= (steps_lib.differ(*each).reshape(count, -1) & stays).any(axis=1)
+                    is_other |= (splices.differ(*each).reshape(count, -1) & stays).any(axis=1)
         if arrays.any_set(is_other):
             before[EPISODE][is_other] = self.next_episode + np.arange(np.count_nonzero(is_other))
             before[STATUS][is_other] = 0

@@ -9,7 +9,7 @@ jumper        o      -                              m = 1: it has left; row t + 
 from collections.abc import Callable
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class JointWindow(transitions.TransitionWindow):
         layout: What rows hold.
     """
 
+    _compared_paths: ClassVar[tuple[str, ...]] = ("observation/episode",)
+
     layout: joint_rows.JointRows
 
     def _read(
@@ -41,7 +43,7 @@ class JointWindow(transitions.TransitionWindow):
         """Return the agents' transitions from `slots` [B]."""
         groups, most = self.layout.groups, self._horizon(store, slots)
         rows, span, last = store.follow(slots, most)
-        of_rows = store.read(rows, (joint_rows.FLAGS, *(group.path("reward") for group in groups)))
+        of_rows = store.reader.read(rows, (joint_rows.FLAGS, *(group.path("reward") for group in groups)))
         flags = of_rows[joint_rows.FLAGS]
         goes_on = (flags[:-1] == joint_rows.PRESENT) & (flags[1:] & joint_rows.PRESENT > 0)
         goes_on &= (np.arange(1, most)[:, np.newaxis] < span)[..., np.newaxis]
@@ -49,7 +51,7 @@ class JointWindow(transitions.TransitionWindow):
         steps = mask + np.logical_and.accumulate(goes_on).sum(axis=0)
         ends = np.take_along_axis(flags, np.maximum(steps - 1, 0)[np.newaxis], axis=0)[0]
         is_terminal = mask & (ends & joint_rows.TERMINATED > 0)
-        columns = store.read(slots, self.layout.paths)
+        columns = store.reader.read(slots, self.layout.paths)
         next_columns = store.next_observations(last, store.following.take(last))
 
         def trees_of(group: joint_rows.Group) -> dict[str, Any]:
@@ -60,7 +62,7 @@ class JointWindow(transitions.TransitionWindow):
             places, agents = ((span_of_each > 0) & (span_of_each < span[:, np.newaxis])).nonzero()
             if len(places):  # What follows these is in the window itself.
                 paths = [group.paths[own] for own in group.encoder.observation_paths]
-                found = store.read(rows[span_of_each[places, agents], places], paths)
+                found = store.reader.read(rows[span_of_each[places, agents], places], paths)
                 for path, column in found.items():
                     next_columns[path][places, agents] = column[np.arange(len(places)), agents]
             if not arrays.all_set(is_there):
@@ -94,6 +96,8 @@ class JointSequenceWindow(sequences.SequenceWindow):
         layout: What rows hold.
     """
 
+    _compared_paths: ClassVar[tuple[str, ...]] = ("observation/episode",)
+
     layout: joint_rows.JointRows
 
     def _read(
@@ -109,7 +113,7 @@ class JointSequenceWindow(sequences.SequenceWindow):
         _, span, last = store.follow(slots, self.length)
         links = store.following.take(last).astype(np.int64)
         (goes_on,) = (links >= 0).nonzero()
-        following = store.read(links[goes_on], (joint_rows.FLAGS,))[joint_rows.FLAGS]
+        following = store.reader.read(links[goes_on], (joint_rows.FLAGS,))[joint_rows.FLAGS]
         has_left[goes_on, span[goes_on] - 1] = following & joint_rows.PRESENT == 0
         truncated = (flags & joint_rows.TRUNCATED > 0) | (has_left & mask & ~terminated)
         is_seen = np.zeros((len(slots), self.length + 1, flags.shape[-1]), np.bool_)

@@ -42,12 +42,12 @@ def test_episodes_at_once_are_episodes_row_by_row(rule: Any, is_tracking: bool) 
         capacity = int(rng.integers(8, 20))
         flat, twin = (steps.StepStore(capacity, 2, rule=rule, is_tracking=is_tracking) for _ in range(2))
         for store in (flat, twin):
-            store._make_room(64)
+            store.make_room(64)
         for _ in range(4):
             stream, known = int(rng.integers(2)), int(rng.integers(2))
             for store in (flat, twin):
                 for _ in range(int(known)):
-                    append.append(store._views, [stream], [0], known)
+                    append.append(store.views, [stream], [0], known)
             lengths = rng.integers(1, 4, rng.integers(1, 4))[: capacity // 4]
             ends = rng.integers(1, 3, len(lengths)).astype(np.uint8)
             knows = rng.random(len(lengths)) < 0.5
@@ -57,10 +57,10 @@ def test_episodes_at_once_are_episodes_row_by_row(rule: Any, is_tracking: bool) 
             for length, end, knows_last in zip(lengths.tolist(), ends.tolist(), knows.tolist(), strict=True):
                 for i in range(length):
                     is_last = i == length - 1
-                    append.append(twin._views, [stream], [event | (is_last and end)], int(knows_last or not is_last))
+                    append.append(twin.views, [stream], [event | (is_last and end)], int(knows_last or not is_last))
                     event = 0
         assert facts(flat) == facts(twin)
         flat.check()
-        if is_tracking and flat.num_view[append.CHANGED] <= len(flat._changed):
-            changed = {*flat._changed[: flat.num_view[append.CHANGED]].tolist()}
+        if is_tracking and flat.num_view[append.CHANGED] <= len(flat.changed):
+            changed = {*flat.changed[: flat.num_view[append.CHANGED]].tolist()}
             assert {*flat.alive_slots()[flat.is_readable(flat.alive_slots())].tolist()} <= changed

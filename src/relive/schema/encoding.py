@@ -143,13 +143,6 @@ class Encoder:
             values += of["extras"].leaves(extras)
         return values
 
-    def columns(self, rows: Row, count: int) -> dict[str, arrays.Array]:
-        """Return the read-only columns [count, ...] of `count` rows, or of as many observations."""
-        return {
-            path: np.ndarray((count, *field.shape), field.dtype, content)
-            for (path, field), content in zip(self.schema.fields.items(), rows, strict=False)
-        }
-
 
 class _Columns(NamedTuple):
     """Some fields: their paths, their names in errors, shapes and dtypes, which is the reward, and what is checked."""
@@ -276,6 +269,14 @@ def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> e
             return errors.SchemaError(f"unknown {schema_lib.label(path)}: {remedy}")
     missing = next(path for path in expected if path not in leaves)
     return errors.SchemaError(f"{schema_lib.label(missing)} is missing: {known}")
+
+
+def columns(schema: schema_lib.Schema, rows: Sequence[bytes | memoryview], count: int) -> dict[str, arrays.Array]:
+    """Return the read-only columns [count, ...] of the bytes of `count` rows, or of as many observations."""
+    return {
+        path: np.ndarray((count, *field.shape), field.dtype, content)
+        for (path, field), content in zip(schema.fields.items(), rows, strict=False)
+    }
 
 
 def _row_encoder(encoder: Encoder) -> Callable[..., tuple[Row, Row | None]]:

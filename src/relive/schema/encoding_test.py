@@ -169,7 +169,7 @@ def test_a_step_is_encoded_or_refused_as_its_columns(case: Any) -> None:
     assert made == answer(naive_steps, schema, None, *values)
     if isinstance(made[0], list):
         encoder = encoding.Encoder(schema)
-        columns = encoder.columns(made[0], 1)
+        columns = encoding.columns(encoder.schema, made[0], 1)
         assert list(columns) == list(schema.fields)
         for path, column in encoder.columns_of(values[0], values[1], values[2], values[4], ()).items():
             assert columns[path].shape == (1, *column.shape)
@@ -185,7 +185,7 @@ def test_steps_of_streams_are_encoded_or_refused_as_columns(count: int, data: st
     made = answer(encoder.rows, count, *values)
     assert made == answer(naive_steps, schema, count, *values)
     if isinstance(made[0], list):
-        columns = encoder.columns(made[0], count)
+        columns = encoding.columns(encoder.schema, made[0], count)
         for path, column in encoder.columns_of(values[0], values[1], values[2], values[4], (count,)).items():
             assert columns[path].dtype == column.dtype
             assert columns[path].shape == column.shape
@@ -422,7 +422,7 @@ def test_every_field_has_bytes_of_its_own() -> None:
     assert rows[:2] == [np.float64(0.5).tobytes(), bytes(range(65))]
     assert rows[2:] == [np.array([1, 2, 3], "f4").tobytes(), np.int16(7).tobytes(), np.float64(0.5).tobytes(), b"\1"]
     assert next_rows is not None
-    columns = encoder.columns(next_rows, 1)
+    columns = encoding.columns(encoder.schema, next_rows, 1)
     assert [columns[path].tolist() for path in ("observation/goal", "observation/pose")] == [[1.5], [[4, 5, 6]]]
     assert list(columns) == ["observation/goal", "observation/image", "observation/pose"]
 

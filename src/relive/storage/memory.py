@@ -335,3 +335,52 @@ class ColumnStorage(arrays.Derived):
             if 0 <= slot < self._capacity:
                 return slot
         raise errors.OutOfRangeError(f"slots must be in [0, {self._capacity}), got {validation.short_repr(slot)}")
+
+
+class Access:
+    """The rows of a ColumnStorage as a store reads and writes them: as bytes, and without checks of slots.
+
+    Attributes:
+        storage: The storage.
+        write: Writes `count` rows to the slots from one on, given for each field the concatenated bytes of its values.
+        read: Does what `read` of the storage does; -1 stands for any row.
+        rewards: Has `take(slots)`, which returns rewards.
+        records: The fields of the rows as records, by number, where nothing can prevent that they are written; or None.
+        can_fail: Whether a write may fail after `prepare`.
+        takes_any: Whether `read` takes -1.
+    """
+
+    takes_any = True
+
+    def __init__(self, storage: ColumnStorage) -> None:
+        self.storage, self.write, self.read, self.rewards = (
+            storage,
+            storage._write_rows,
+            storage._gather,
+            storage._rewards,
+        )
+        self.can_fail = not is_own(storage, "_write_rows")
+        self.records = storage._records if type(storage) is ColumnStorage else None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.storage,)
+
+    def prepare(self) -> None:
+        """Raise an error if rows cannot be written; if this returns, the next write fails only where it `can_fail`."""
+        if not self.storage._is_ready:
+            self.storage._prepare()
+
+    def run(self, path: str, slot: int, count: int) -> Array:
+        """Return a field of `count` rows from a slot on, wrapping around at the end: a view, unless they do."""
+        return self.storage._run(path, slot, count)
+
+    def fill(self, slot: int, columns: Mapping[str, state.ChunkedArray]) -> None:
+        """Write all fields of as many rows as a column has, at most `capacity`, from a slot on."""
+        self.prepare()
+        for path, column in columns.items():
+            self.storage._fill(path, slot, column)
+
+
+def is_own(storage: Storage, *calls: str) -> bool:
+    """Return whether methods are those of ColumnStorage, not overridden."""
+    return all(getattr(getattr(storage, call), "__func__", None) is getattr(ColumnStorage, call) for call in calls)

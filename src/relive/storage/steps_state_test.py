@@ -8,6 +8,7 @@ from relive import errors
 from relive.kernels import append
 from relive.persistence import state as state_lib
 from relive.storage import memory
+from relive.storage import step_table
 from relive.storage import steps
 from relive.storage import steps_state
 
@@ -113,7 +114,7 @@ def test_there_are_not_more_episodes_than_have_numbers(monkeypatch: pytest.Monke
             has_tail=np.zeros(count, np.bool_),
         )
 
-    monkeypatch.setattr(steps, "_MOST_EPISODES", 100)
+    monkeypatch.setattr(step_table, "_MOST_EPISODES", 100)
     store = steps.StepStore(200, 1)
     store.load_state_dict(ended(100))
     store.check()

@@ -16,10 +16,11 @@ from relive.kernels import append
 from relive.schema import encoding
 from relive.storage import memory
 from relive.storage import next_round
+from relive.storage import step_table
 from relive.storage import steps as steps_lib
 
 SCHEMA = relive.Schema({"a": relive.Field((), "i2"), "b": relive.Field(0, "f4")}, relive.Field((), "i2"))
-RULES: list[steps_lib.Rule] = [
+RULES: list[step_table.Rule] = [
     (0, 0, 1, 0), (1, 0, 1, 0), (0, 2, 1, 0), (0, 2, 3, 0), (0, 2, 1, 1), (0, 1, 2, 1),
 ]  # fmt: skip
 STEPS = st.lists(
@@ -30,7 +31,7 @@ STEPS = st.lists(
 def plain(store: steps_lib.StepStore) -> Any:
     """Return all that a store holds."""
     held = [array.tolist() for array in store.rows]
-    columns = store.storage.read(np.arange(store.capacity)) | store.behind
+    columns = store.storage.read(np.arange(store.capacity)) | store.finals.columns
     return held, {path: column.tolist() for path, column in columns.items()}
 
 
@@ -96,11 +97,11 @@ def taken(
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @hypothesis.given(capacity=st.integers(3, 9), is_tracking=st.booleans(), steps=STEPS)
 def test_the_short_ways_equal_the_rule(
-    rule: steps_lib.Rule, capacity: int, is_tracking: bool, steps: list[tuple[int, str, int]]
+    rule: step_table.Rule, capacity: int, is_tracking: bool, steps: list[tuple[int, str, int]]
 ) -> None:
     """Also of lazy steps, over the seam, where rows are barred, and where the list of changes is too short."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(steps_lib, "_FEWEST_CHANGES", 12)
+        patch.setattr(step_table, "_FEWEST_CHANGES", 12)
         short, ruled = (steps_lib.StepStore(capacity, 3, rule=rule, is_tracking=is_tracking) for _ in range(2))
     for store in (short, ruled):
         store.begin(memory.ColumnStorage(SCHEMA, capacity))
@@ -123,7 +124,7 @@ def test_rounds_behind_rounds_equal_the_rule(is_tracking: bool) -> None:
         num_short, num_steps = num_short + num, num_steps + len(written)
         assert (plain(stores[0]), written) == (plain(stores[1]), expected), steps
         stores[0].check()
-        stores[0]._work_out()  # As after a load.
+        stores[0].work_out()  # As after a load.
         assert stores[0].flags.tolist() == stores[1].flags.tolist()
     assert num_short > 0.4 * num_steps
 

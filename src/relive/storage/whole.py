@@ -87,11 +87,11 @@ def _append(
 
     def write() -> arrays.Ints:
         for start, stop in state.chunks(count, count * store.schema.nbytes):
-            store._write_rows((key + start) % store.capacity, stop - start, episodes.rows(start, stop))
+            store.access.write((key + start) % store.capacity, stop - start, episodes.rows(start, stop))
         return whole.append_episodes(store.rows, stream, episodes.lengths, episodes.ends, episodes.knows)
 
     record = None if journal is None else lambda: journal.write_all(episodes.steps())
     numbers = store.write_or_restore((stream,), count, write, tell, record)
     # Last, as numbers of episodes that were evicted are used again.
-    for field, records in store._behind_records:
+    for field, records in store.finals.records:
         records[numbers] = finals[field]

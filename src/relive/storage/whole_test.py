@@ -50,7 +50,7 @@ def test_episodes_that_are_not_journaled_are_not_there(has_begun: bool) -> None:
         whole.append_episodes(store, episodes(0, [1, 3], [True, True], store.encoder), None, None)
     slots = store.alive_slots()
     before = store.rows_state().arrays(), store.read_rows(slots) if has_begun else {}
-    finals = [each.tolist() for each in store.behind.values()]
+    finals = [each.tolist() for each in store.finals.columns.values()]
     with pytest.raises(OSError, match="^$"):
         whole.append_episodes(store, episodes(5, [2, 2], [True, False], store.encoder), FullDisk(), None)
     assert store.has_begun == has_begun
@@ -59,7 +59,7 @@ def test_episodes_that_are_not_journaled_are_not_there(has_begun: bool) -> None:
         assert {name: array.tolist() for name, array in one.items()} == {
             name: array.tolist() for name, array in other.items()
         }
-    assert [each.tolist() for each in store.behind.values()] == finals
+    assert [each.tolist() for each in store.finals.columns.values()] == finals
     store.check()
 
 

@@ -10,6 +10,7 @@ from relive.common import validation
 from relive.kernels import append
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import step_table
 from relive.storage import steps
 from relive.windows import batches
 from relive.windows import window
@@ -47,7 +48,7 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         memory.check_room("length", self.length, nbytes)
 
     @property
-    def _rule(self) -> steps.Rule:
+    def _rule(self) -> step_table.Rule:
         """Every stride-th step, once enough steps after it are complete; with padding, step 0 needs none."""
         lag = max(self.length - self.stride, 0) if self.pad else self.length - 1
         return 0, lag, self.stride, int(self.pad)
@@ -67,24 +68,24 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.SequenceBatch:
         """Return the sequences from `slots` [B]."""
-        count, length = len(slots), self.length
+        count, length, reader = len(slots), self.length, store.reader
         rows, span, last = store.follow(slots, length)
         offsets = np.arange(length + 1)
         mask = offsets[:-1] < span[:, np.newaxis]
-        columns = store.read(np.ascontiguousarray(rows.T), store.other_paths)
+        columns = reader.read(np.ascontiguousarray(rows.T), reader.other_paths)
         links = store.following.take(last)
         places = np.arange(count)
         window_rows = np.empty((count, length + 1), np.int64)
         window_rows[:, :-1] = rows.T
         window_rows[:, -1] = 0
         window_rows[places, span] = np.maximum(links, 0)
-        observations = store.observations(window_rows)
+        observations = reader.observations(window_rows)
         if span.min(initial=length) < length:
             clear(columns, ~mask)
             clear(observations, offsets > span[:, np.newaxis])
         (where,) = (links < 0).nonzero()
         if len(where):
-            store.put_behind(observations, (where, span[where]), last[where])
+            store.write_final(observations, (where, span[where]), last[where])
         terminated, truncated = np.zeros_like(mask), np.zeros_like(mask)
         ends = store.episodes[append.END][store.episodes_of(last[where])]
         terminated[where, span[where] - 1] = ends == append.TERMINATED
@@ -92,8 +93,8 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         (goes_on,) = (links >= 0).nonzero()
         truncated[goes_on, span[goes_on] - 1] = store.is_left_out(links[goes_on])
         return batches.SequenceBatch(
-            observation=store.nest_observation(observations),
-            action=store.nest_action(columns),
+            observation=reader.nest_observation(observations),
+            action=reader.nest_action(columns),
             reward=columns["reward"],
             terminated=terminated,
             truncated=truncated,
@@ -103,7 +104,7 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
             keys=store.keys(slots),
             probabilities=probabilities,
             weights=weights,
-            extras=store.nest_extras(columns),
+            extras=reader.nest_extras(columns),
         )
 
 

@@ -10,6 +10,7 @@ from relive.common import validation
 from relive.kernels import windows
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import step_table
 from relive.storage import steps
 from relive.windows import batches
 from relive.windows import returns
@@ -55,7 +56,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             memory.check_room("n_step", self.n_step, _action_bytes(schema), "actions")
 
     @property
-    def _rule(self) -> steps.Rule:
+    def _rule(self) -> step_table.Rule:
         """Any complete step whose older frames are stored."""
         return self.frame_stack - 1, 0, 1, 0
 
@@ -69,10 +70,11 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
     ) -> batches.TransitionBatch:
         """Return the transitions from `slots` [B]."""
+        reader = store.reader
         most = self.n_step if self.n_step <= _FAR else self._horizon(store, slots)
         powers = returns.powers(self.gamma, most, returns.FLOAT64)
-        discounts = returns.powers(self.gamma, most, store.reward_dtype)
-        run = store.kernels.transitions(store.rows, slots, most, store.rewards, powers, discounts)
+        discounts = returns.powers(self.gamma, most, reader.reward_dtype)
+        run = store.kernels.transitions(store.rows, slots, most, reader.rewards, powers, discounts)
         return self._assembled(store, slots, run, probabilities, weights)
 
     def _horizon(self, store: steps.StepStore, slots: arrays.Ints) -> int:
@@ -89,37 +91,38 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         weights: arrays.Floats,
     ) -> batches.TransitionBatch:
         """Return the transitions from `slots` [B], given the rows of each."""
+        reader = store.reader
         span, last, link, is_terminal, reward, discount, keys = run
         if self.frame_stack == 1:
-            columns = store.read(slots, store.unrewarded_paths)
+            columns = reader.read(slots, reader.unrewarded_paths)
             next_columns = store.next_observations(last, link)
         else:
             of_rows = store.steps_of(slots)
             frames = store.look_back(slots, of_rows)
-            columns = store.observations(frames.T)
+            columns = reader.observations(frames.T)
             self._pad(columns, of_rows)
-            columns |= store.read(slots, store.other_paths)
+            columns |= reader.read(slots, reader.other_paths)
             if last is not slots:
                 frames = store.look_back(last, of_rows + (span - 1))
-            next_columns = store.observations(np.concatenate([frames[1:], np.maximum(link, 0)[np.newaxis]]).T)
+            next_columns = reader.observations(np.concatenate([frames[1:], np.maximum(link, 0)[np.newaxis]]).T)
             (behind,) = (link < 0).nonzero()
             if len(behind):
-                store.put_behind(next_columns, (behind, -1), last[behind])
+                store.write_final(next_columns, (behind, -1), last[behind])
             self._pad(next_columns, of_rows + span)
         if self.action_chunks:
             columns |= self._chunks(store, slots, span)
         return batches.TransitionBatch(
-            observation=store.nest_observation(columns),
-            action=store.nest_action(columns),
+            observation=reader.nest_observation(columns),
+            action=reader.nest_action(columns),
             reward=reward,
-            next_observation=store.nest_observation(next_columns),
+            next_observation=reader.nest_observation(next_columns),
             next_discount=discount,
             is_terminal=is_terminal,
             steps=span,
             keys=keys,
             probabilities=probabilities,
             weights=weights,
-            extras=store.nest_extras(columns) if store.has_extras else {},
+            extras=reader.nest_extras(columns) if reader.has_extras else {},
         )
 
     def _chunks(self, store: steps.StepStore, slots: arrays.Ints, span: arrays.Ints) -> window.Columns:
@@ -128,7 +131,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         with memory.room_for("n_step", len(slots) * self.n_step, _action_bytes(store.schema), "actions"):
             offsets = np.minimum(np.arange(self.n_step), span[:, np.newaxis] - 1)
             chunks = rows[offsets, np.arange(len(slots))[:, np.newaxis]]
-            columns: window.Columns = store.read(chunks, schema_lib.paths_of(store.schema, "action"))
+            columns: window.Columns = store.reader.read(chunks, store.reader.action_paths)
         return columns
 
     def _pad(self, columns: window.Columns, of_rows: arrays.Ints) -> None:

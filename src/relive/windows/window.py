@@ -8,11 +8,12 @@ arrays.
 """
 
 import abc
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from relive.common import arrays
 from relive.persistence import registry
 from relive.schema import schema as schema_lib
+from relive.storage import step_table
 from relive.storage import steps
 from relive.windows import batches
 
@@ -25,9 +26,12 @@ Batch = TypeVar("Batch", bound=batches.KeyedBatch[Any])
 class Window(registry.Configurable, abc.ABC, Generic[Batch]):
     """Decides which rows make one element of a batch."""
 
+    _compared_paths: ClassVar[tuple[str, ...]] = ()
+    """The fields of the observation that show whether a step follows the one before; all if empty."""
+
     @property
     @abc.abstractmethod
-    def _rule(self) -> steps.Rule:
+    def _rule(self) -> step_table.Rule:
         """At which rows a window may start, in the numbers of `kernels.append`."""
 
     @abc.abstractmethod
