@@ -19,6 +19,7 @@ from relive.persistence import state
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
+from relive.storage import splices
 from relive.storage import steps as steps_lib
 from relive.storage import whole
 
@@ -185,7 +186,7 @@ def _cuts(columns: steps_lib.Columns, following: steps_lib.Columns, lasts: array
     is_apart = np.zeros(len(columns["reward"]), np.bool_)
     for path, column in following.items():
         for start, stop in state.chunks(len(column) - 1, column.nbytes):
-            is_apart[start:stop] |= steps_lib.differ(column[start:stop], columns[path][start + 1 : stop + 1])
+            is_apart[start:stop] |= splices.differ(column[start:stop], columns[path][start + 1 : stop + 1])
     is_apart[lasts] = False
     return is_apart.nonzero()[0]
 
