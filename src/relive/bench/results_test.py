@@ -105,7 +105,7 @@ def test_the_page_names_faster_and_faulty_peers() -> None:
         "![Microseconds of each library in four workloads; bars are hatched where rows differ](picture.png)",
         "| a draw | 100 | sb3 80 | **1.25** | 10.00 |  |",
         "| memory of a step | 40 | sb3 52 | 0.77 |  |  |",
-        "- **cpprb** (uniform). It promises n-step sums. A window whose last step terminates has the flag 0, and the last",
+        "  rows of a truncated episode have a next observation of ones. `load_transitions` does not restore where",
         "<details><summary><code>uniform</code>: a draw, microseconds a batch</summary>",
         "</details>",
         "- torchrl, flashbax: does not load",
