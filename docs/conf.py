@@ -1,11 +1,12 @@
 """How Sphinx builds these pages: `sphinx-build -W -b html docs docs/_build`."""
 
+from collections.abc import Iterator
 import functools
 import importlib
 import os
 import re
 import sys
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from docutils import nodes
 import numpy.typing
@@ -121,6 +122,76 @@ def skip_inherited(app: Any, what: str, name: str, thing: Any, skip: bool, optio
     return cls is None or is_elsewhere or not owner.__module__.startswith("relive") or None
 
 
+def type_arguments(cls: type) -> dict[str, Any]:
+    """Return what the type variables of the bases of a class stand for in it, by their names."""
+    found: dict[str, Any] = {}
+    for base in cls.__mro__[::-1]:
+        for generic in getattr(base, "__orig_bases__", ()):
+            parameters = getattr(get_origin(generic), "__parameters__", ())
+            found |= {each.__name__: value for each, value in zip(parameters, get_args(generic), strict=False)}
+    return {name: value for name, value in found.items() if isinstance(value, type)}
+
+
+def class_of(name: str) -> type | None:
+    """Return the class of a dotted name below relive, or None."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except (ImportError, ValueError):
+        return None
+    return found if isinstance(found, type) else None
+
+
+def resolve_types(app: Any, what: str, name: str, thing: Any, options: Any, given: str, returned: str) -> Any:
+    """Replace Self and the type variables of what a method takes and returns by the classes that they are."""
+    cls = class_of(name.rpartition(".")[0])
+    if cls is None:
+        return None
+    public = name.rpartition(".")[0]
+    known = {"Self": public} | {name: write_type(value) for name, value in type_arguments(cls).items()}
+    for variable, meant in known.items():
+        given, returned = (
+            re.sub(rf"(?<![\w.~])~?(?:[a-z_]\w*\.)*{variable}\b(?!\.)", meant, text) if text else text
+            for text in (given, returned)
+        )
+    return given, returned
+
+
+def list_methods(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """List in the entry of a class the methods that another entry describes, those that write first."""
+    if what != "class" or not isinstance(thing, type):
+        return
+    elsewhere: dict[str, list[str]] = {}
+    for member in dir(thing):
+        defined = [(base, code_of(vars(base)[member])) for base in thing.__mro__ if member in vars(base)]
+        same = [base.__name__ for base, code in defined if code is defined[0][1] and base.__name__ in relive.__all__]
+        if same and same[-1] != thing.__name__ and not member.startswith("_") and callable(getattr(thing, member)):
+            elsewhere.setdefault(same[-1], []).append(member)
+    for base, members in elsewhere.items():
+        members.sort(key=lambda member: not member.startswith(("add", "append", "extend", "start")))
+        links = ", ".join(f":py:meth:`{member} <relive.{base}.{member}>`" for member in members)
+        lines += ["", f"Methods described in :py:class:`relive.{base}`: {links}.", ""]
+
+
+def link_names(app: Any, doctree: nodes.document) -> None:
+    """Link names of public classes in the text and the tables of pages to their entries."""
+    for literal in [*doctree.findall(nodes.literal)]:
+        name = literal.astext().removeprefix("relive.")
+        is_class = isinstance(getattr(relive, name, None), type) if name in relive.__all__ else False
+        inside = (nodes.reference, addnodes.pending_xref, nodes.title, addnodes.desc_signature)
+        if is_class and not any(isinstance(parent, inside) for parent in parents_of(literal)):
+            target = {"refdomain": "py", "reftype": "obj", "reftarget": f"relive.{name}", "refwarn": False}
+            xref = addnodes.pending_xref("", refdoc=app.env.current_document.docname, refexplicit=True, **target)
+            literal.replace_self(xref)
+            xref += literal
+
+
+def parents_of(node: Any) -> Iterator[Any]:
+    """Yield the nodes that a node is in, the nearest first."""
+    while node := node.parent:
+        yield node
+
+
 def name_sources(app: Any, doctree: nodes.document) -> None:
     """Name each member as the class does that defines it, under which viewcode finds its source."""
     for signature in doctree.findall(addnodes.desc_signature):
@@ -139,4 +210,7 @@ def setup(app: Any) -> None:
         if field.name == "variable":
             field.label = "Attributes"
     app.connect("autodoc-skip-member", skip_inherited)
+    app.connect("autodoc-process-signature", resolve_types)
+    app.connect("autodoc-process-docstring", list_methods, priority=400)
     app.connect("doctree-read", name_sources, priority=400)
+    app.connect("doctree-read", link_names)

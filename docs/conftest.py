@@ -1,8 +1,13 @@
-"""Python blocks of the pages: those with prompts are doctests; those without run here, in order, in one namespace."""
+"""Python blocks of the pages: those with prompts are doctests; those without run here, in order, in one namespace.
+
+A `text` block right behind one is what it prints, compared as in a doctest.
+"""
 
 from collections.abc import Iterator
 import contextlib
+import doctest
 import importlib.util
+import io
 import pathlib
 import random
 import re
@@ -17,13 +22,14 @@ import pytest
 collect_ignore = [] if importlib.util.find_spec("pettingzoo") else ["examples/turns.py"]
 
 _DOCS = pathlib.Path(__file__).parent
-_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
+_OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def blocks_of(text: str) -> list[str]:
-    """Return the blocks without prompts, each behind as many empty lines as stand before it in the page."""
+def blocks_of(text: str) -> list[tuple[str, str | None]]:
+    """Return the blocks without prompts, each behind as many empty lines as stand before it, and what each prints."""
     return [
-        "\n" * text.count("\n", 0, block.start(1)) + block[1]
+        ("\n" * text.count("\n", 0, block.start(1)) + block[1], block[2])
         for block in _BLOCK.finditer(text)
         if ">>> " not in block[1]
     ]
@@ -38,13 +44,17 @@ class Blocks(pytest.Item):
         """Run them in an empty directory, as far as the libraries are installed that they import."""
         namespace: dict[str, Any] = {"__name__": "__main__"}
         with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
-            for block in blocks_of(self.page.read_text(encoding="utf-8")):
+            for block, expected in blocks_of(self.page.read_text(encoding="utf-8")):
+                printed = io.StringIO()
                 try:
-                    exec(compile(block, str(self.page), "exec"), namespace)
+                    with contextlib.redirect_stdout(printed) if expected else contextlib.nullcontext():
+                        exec(compile(block, str(self.page), "exec"), namespace)
                 except ImportError as error:
                     if not error.name or error.name.startswith("relive"):
                         raise
                     pytest.skip(f"could not import {error.name!r}")
+                if expected and not doctest.OutputChecker().check_output(expected, printed.getvalue(), _OPTIONS):
+                    pytest.fail(f"{self.page.name} shows {expected!r}, its block prints {printed.getvalue()!r}")
 
 
 class Page(pytest.File):

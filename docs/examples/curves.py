@@ -20,15 +20,20 @@ def plot(path: str, runs: Runs, *, ylabel: str, title: str = "", xlabel: str = "
     from matplotlib import figure
 
     picture = figure.Figure(figsize=(7, 4), layout="constrained")
-    axes = picture.add_subplot(title=title, xlabel=xlabel, ylabel=ylabel)
-    for name, group in runs.items():  # Each line is drawn where all of its runs have values.
+    draw(picture.add_subplot(title=title, xlabel=xlabel, ylabel=ylabel), runs)
+    picture.savefig(path, format="png", dpi=100)
+
+
+def draw(axes: Any, runs: Runs, first_color: int = 0) -> None:
+    """Draw the runs of each name, in the colours from that number of the cycle on."""
+    for number, (name, group) in enumerate(runs.items(), first_color):
+        # Each line is drawn where all of its runs have values.
         grid = np.linspace(max(steps[0] for steps, _ in group), min(steps[-1] for steps, _ in group), 200)
         values = np.array([np.interp(grid, *run) for run in group])
-        (line,) = axes.plot(grid, values.mean(axis=0), label=name)
-        axes.fill_between(grid, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.plot(grid, values.mean(axis=0), label=name, color=f"C{number}")
+        axes.fill_between(grid, values.min(axis=0), values.max(axis=0), color=f"C{number}", alpha=0.2, linewidth=0)
     axes.grid(alpha=0.3)
-    axes.legend()
-    picture.savefig(path, format="png", dpi=100)
+    axes.legend(loc="upper left")
 
 
 def main(train: Callable[..., Run], cases: Any, arguments: Any, *, steps: int, title: str, ylabel: str) -> None:

@@ -27,6 +27,7 @@ from typing import Any
 
 import curves
 import gymnasium
+from matplotlib import figure
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -256,10 +257,11 @@ CARTPOLE, PENDULUM, FLIPS = "CartPole-v1", "Pendulum-v1", "flipping 8 bits"
 sb3, cleanrl = (functools.partial(functools.partial, train) for train in (train_sb3, train_cleanrl))
 SB3_DQN, SB3_SAC, SB3_TD3 = stable_baselines3.DQN, stable_baselines3.SAC, stable_baselines3.TD3
 LABELS = {
-    "SB3": "buffer of Stable-Baselines3, uniform 1-step",
-    "relive": "relive, uniform 1-step",
-    "relive, prioritized 3-step": "relive, prioritized 3-step",
+    "SB3": ("uniform, 1-step", "Stable-Baselines3's buffer"),
+    "relive": ("uniform, 1-step", "relive"),
+    "relive, prioritized 3-step": ("prioritized, 3-step", "relive"),
 }
+"""Panel and name in the picture, by the buffer: a panel compares like with like."""
 ALONE = ("random play", "relive")
 METHODS = {
     "SB3 DQN": Method(CARTPOLE, 6_000, sb3(algorithm=SB3_DQN, env=CARTPOLE, **DQN)),
@@ -281,7 +283,7 @@ Every figure of this page is made by `python docs/examples/evidence.py --out doc
 here on {date} at commit `{commit}`: {seeds} seeds in {minutes:.0f} minutes, one thread a run, {jobs} at a time,
 on {processors} CPUs ({machine}); Python {python}, {versions}.
 
-![Returns of DQN on CartPole from prioritized 3-step replay, uniform replay and the buffer of SB3](learning.png)
+![Returns of DQN on CartPole: uniform replay of relive and SB3, and prioritized 3-step replay by itself](learning.png)
 
 ## Returns at the end
 
@@ -399,13 +401,21 @@ def page(runs: Sequence[Measured], minutes: float, jobs: int) -> str:
 
 
 def picture(path: str, runs: Sequence[Measured]) -> None:
-    """Plot the returns of DQN with each buffer, over all seeds."""
+    """Plot the returns of DQN over all seeds: uniform draws of both libraries in one panel, prioritized in another."""
     dqn = [run for run in runs if run.method == "CleanRL-style DQN"]
-    shown: curves.Runs = {label: [] for label in reversed(LABELS.values())}
+    shown: dict[str, curves.Runs] = {panel: {} for panel, _ in LABELS.values()}
     for run in dqn:
-        shown[LABELS[run.buffer]].append((run.curve[0], curves.running_mean(run.curve[1], window=20)))
-    title = f"DQN on CartPole-v1: mean and range of {len(dqn) // len(LABELS)} seeds"
-    curves.plot(path, shown, ylabel="return, mean of 20 episodes", title=title)
+        panel, label = LABELS[run.buffer]
+        curve = run.curve[0], curves.running_mean(run.curve[1], window=20)
+        shown[panel].setdefault(label, []).append(curve)
+    drawn = figure.Figure(figsize=(7, 4), layout="constrained")
+    panels = drawn.subplots(1, len(shown), sharey=True)
+    for number, (axes, (title, lines)) in enumerate(zip(panels, shown.items(), strict=True)):
+        curves.draw(axes, lines, first_color=2 * number)
+        axes.set(title=title, xlabel="environment steps")
+    panels[0].set_ylabel("return, mean of 20 episodes")
+    drawn.suptitle(f"DQN on CartPole-v1: mean and range of {len(dqn) // len(LABELS)} seeds")
+    drawn.savefig(path, format="png", dpi=140)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,9 +14,9 @@ pytest.importorskip("gymnasium")
 pytest.importorskip("matplotlib")
 pytest.importorskip("stable_baselines3")
 
-import curves
 import evidence
 import gymnasium
+from matplotlib import figure
 import torch
 
 import relive
@@ -205,15 +205,18 @@ def test_all_is_run_with_each_seed_and_then_shown(
     assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_picture_shows_all_seeds_of_each_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panel_of_the_picture_compares_like_with_like(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[Any] = []
-    monkeypatch.setattr(curves, "plot", lambda *arguments, **labels: drawn.append((arguments, labels)))
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, *arguments, **options: drawn.append(self))
     evidence.picture("path", made_up({"CleanRL-style DQN": [2.0] * 5}, 5))
-    (((path, shown), labels),) = drawn
-    assert (path, labels["title"]) == ("path", "DQN on CartPole-v1: mean and range of 5 seeds")
-    assert list(shown) == list(evidence.LABELS.values())[::-1]
-    for label, more in zip(shown, (0, 2, 0), strict=True):
-        assert shown[label] == [([50, 100], [0.0, 5.0 * seed + more / 2]) for seed in range(5)]
+    assert drawn[0].get_suptitle() == "DQN on CartPole-v1: mean and range of 5 seeds"
+    shown = {axes.get_title(): axes.get_lines() for axes in drawn[0].axes}
+    assert {title: [line.get_label() for line in lines] for title, lines in shown.items()} == {
+        "uniform, 1-step": ["Stable-Baselines3's buffer", "relive"],
+        "prioritized, 3-step": ["relive"],
+    }
+    ends = [line.get_ydata()[-1] for lines in shown.values() for line in lines]
+    assert ends == [10.0, 11.0, 10.0]  # The mean of five seeds, 5 times each.
 
 
 def test_the_page_is_as_the_script_writes_it() -> None:

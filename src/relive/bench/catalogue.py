@@ -21,6 +21,7 @@ class Peer:
         adapter: Module and class of the adapter, in relive.bench.peers.
         requirement: What pip installs for it, with the extra that it needs; nothing where there is nothing to install.
         what: One line about it.
+        differs: Why rows of it differ from the definition of a right row, and whether it promises such rows.
         returns: What a batch of it may be made of: "arrays", of numpy or JAX, or "tensors" of torch.
         is_limit: Whether it only says what numpy takes for the same bytes, and returns nothing that could be right.
     """
@@ -29,6 +30,7 @@ class Peer:
     adapter: str
     requirement: str
     what: str
+    differs: str = ""
     returns: tuple[str, ...] = ("arrays",)
     is_limit: bool = False
 
@@ -64,19 +66,51 @@ def in_one_line(error: BaseException) -> str:
 
 
 _BOTH = ("arrays", "tensors")
+_CPPRB = (
+    "It promises n-step sums. A window whose last step terminates has the flag 0, and the last rows of a truncated "
+    "episode have a next observation of ones. `load_transitions` does not restore where episodes were truncated: the "
+    "next observation there is the first one of the next episode."
+)
+_TIANSHOU = (
+    "It promises stacks within one episode. With `ignore_obs_next=True`, as in its Atari examples, the last "
+    "observation of an episode is not stored; the one before it is returned in its place. Stacks at the oldest rows of "
+    "the ring repeat a frame that is not the first of its episode."
+)
+_TORCHRL = (
+    "It promises n-step rewards and next observations, which are right. The flag `terminated` is that of the window's "
+    "first step, so a target bootstraps after termination."
+)
+_RLLIB = (
+    "Uniform n-step draws have no flag of termination, and they count steps, so a batch holds fewer rows than were "
+    "asked for. It does not promise that a sequence stays in one episode: `is_first` marks where another one starts."
+)
+_FLASHBAX = (
+    "It does not promise such rows: it returns neighbours in time, and its README leaves the step from the end of an "
+    "episode to the next one to its user. There the next observation is the first one of the next episode, and "
+    "sequences run on."
+)
 
 PEERS = {
     peer.name: peer
     for peer in (
-        Peer("relive", "own:_Columns", "", "the ring, prioritized and sequence buffers of columns", _BOTH),
-        Peer("relive-numba", "own:_CompiledColumns", "numba", "the same, with kernels compiled by numba", _BOTH),
+        Peer("relive", "own:_Columns", "", "the ring, prioritized and sequence buffers of columns", returns=_BOTH),
+        Peer(
+            "relive-numba", "own:_CompiledColumns", "numba", "the same, with kernels compiled by numba", returns=_BOTH
+        ),
         Peer("relive-episodes", "own:_Episodes", "", "EpisodeReplayBuffer"),
-        Peer("cpprb", "with_cpprb:_Buffer", "cpprb", "C++"),
-        Peer("tianshou", "with_tianshou:_Buffer", "tianshou>=2", "numpy, and a sum tree in numba", _BOTH),
-        Peer("sb3", "with_sb3:_Buffer", "stable-baselines3", "numpy, and tensors of torch", ("tensors",)),
-        Peer("torchrl", "with_torchrl:_Buffer", "torchrl", "tensors of torch, and sum trees in C++", ("tensors",)),
-        Peer("rllib", "with_rllib:_Buffer", "ray[rllib]", "episodes in Python"),
-        Peer("flashbax", "with_flashbax:_Buffer", "flashbax", "jax, jitted on the CPU"),
+        Peer("cpprb", "with_cpprb:_Buffer", "cpprb", "C++", _CPPRB),
+        Peer(
+            "tianshou",
+            "with_tianshou:_Buffer",
+            "tianshou>=2",
+            "numpy, and a sum tree in numba",
+            _TIANSHOU,
+            returns=_BOTH,
+        ),
+        Peer("sb3", "with_sb3:_Buffer", "stable-baselines3", "numpy, and tensors of torch", returns=("tensors",)),
+        Peer("torchrl", "with_torchrl:_Buffer", "torchrl", "torch, sum trees in C++", _TORCHRL, returns=("tensors",)),
+        Peer("rllib", "with_rllib:_Buffer", "ray[rllib]", "episodes in Python", _RLLIB),
+        Peer("flashbax", "with_flashbax:_Buffer", "flashbax", "jax, jitted on the CPU", _FLASHBAX),
         Peer("naive", "limits:_Naive", "", "a deque of episodes and numpy's choice with weights"),
         Peer("take", "limits:_Take", "", "a limit: one ndarray.take a column of the same bytes", is_limit=True),
         Peer("copy", "limits:_Copy", "", "a limit: a plain copy of the same bytes", is_limit=True),

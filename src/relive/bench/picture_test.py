@@ -50,11 +50,22 @@ def test_a_picture_has_a_panel_for_each_of_four_workloads(drawn: list[figure.Fig
     assert [label.get_text() for label in panels[0].get_yticklabels()] == peers
 
 
-def test_a_bar_shows_its_figure_and_faults(drawn: list[figure.Figure]) -> None:
+def test_words_stand_beside_their_bars(drawn: list[figure.Figure]) -> None:
+    picture.save(RUN, "p.png")
+    for panel in drawn[0].axes:
+        drawn[0].draw_without_rendering()
+        right = panel.get_xlim()[1]
+        for bar, text in zip(panel.patches, panel.texts, strict=True):
+            box = text.get_window_extent().transformed(panel.transData.inverted())
+            assert isinstance(bar, patches.Rectangle)
+            assert bar.get_width() < box.x0 < box.x1 <= right
+
+
+def test_a_bar_shows_its_figure_and_whether_rows_differ(drawn: list[figure.Figure]) -> None:
     picture.save(RUN, "p.png")
     panel = drawn[0].axes[0]
     assert [text.get_text() for text in panel.texts] == [
-        "50", "70, wrong: reward in 50.0%", "100", "350, wrong: discount in 25.0%", "500 (bar cut)", "10",
+        "50", "70, rows differ", "100", "350, rows differ", "500 (bar cut)", "10",
     ]  # fmt: skip
     bars = [bar for bar in panel.patches if isinstance(bar, patches.Rectangle)]
     widths = [bar.get_width() for bar in bars]

@@ -8,29 +8,49 @@ from relive.bench import results
 
 _KINDS = ("arrays", "tensors")
 _INTRODUCTION = """\
-This page was written by the command below, on the machine below. It measures relive beside every library of its kind
-that is installed, used as its documentation has it, and checks what each of them returns:
+The command below wrote this page, on the machine below. It measures relive and every library of its kind that is
+installed, each used as its documentation shows, and checks every row that they return.
 
-- **Like with like.** A batch is arrays from {arrays}, and tensors of torch from
-  {tensors}. relive and tianshou have calls that convert. Draws have a table for each of the two,
-  with those who return it; arrays of flashbax are those of JAX.
-- **By turns.** In a round every peer has its turn (A B C A B C ...), so that a machine whose speed drifts slows all of
-  them. The figures are medians over the rounds, with the fastest and the slowest round beside them. One thread a
-  library; the garbage collector is off.
-- **Checked.** Every observation says of which episode and step it is, so that each row of an answer is compared with
-  what it should be: in the rings that are timed, and in one of some hundred steps that went round twice. With
-  priorities, so are the shares of draws and the weights. **A fast wrong answer is reported as wrong**, with what is
-  wrong in which share of the rows; a share in brackets is of the small ring, where the large one showed nothing.
-- **Limits.** *take* gathers the same bytes with one `ndarray.take` a column (and assigns them, where steps are added);
-  *copy* copies a batch that lies ready.
+- **Like with like.** {arrays} return arrays; {tensors} return tensors of torch. relive and
+  tianshou have calls that convert, so draws have one table for arrays and one for tensors. Flashbax's arrays are those
+  of JAX.
+- **In turns.** In each round every library has its turn (A B C A B C ...), so a machine that slows down slows all of
+  them. The tables show the median of the rounds, with the fastest and the slowest. Each library has one thread; the
+  garbage collector is off.
+- **Checked.** Each observation encodes its episode and its step, so every row of a batch can be checked against
+  [the definition below](#rows-that-differ), while it is timed and again in a small ring of a few hundred steps that has
+  wrapped around twice.
+- **Limits.** *take* gathers the same bytes with one `ndarray.take` a column (or assigns them, where steps are added);
+  *copy* copies a batch that is already gathered.
 
-`pip install cpprb 'tianshou>=2' stable-baselines3 torchrl 'ray[rllib]' flashbax` installs the peers. A server such as
-Reverb, which is built for another numpy, cannot be installed beside them and is not measured.
+`pip install cpprb 'tianshou>=2' stable-baselines3 torchrl 'ray[rllib]' flashbax` installs the libraries. Reverb needs
+another version of numpy than they do, and is not measured.
+"""
+_GLANCE = """\
+Microseconds for a batch or a step; bytes for memory. **Bold** marks where relive is slower or larger than the fastest
+library whose rows are all right. Libraries that could not be measured in a workload are not compared there, such as
+TorchRL's prioritized buffer where its C++ part does not load; [the last section](#not-measured) lists them.
+"""
+_DEFINITION = """\
+A row of a draw is **right** if some m from 1 to n explains all of it:
+
+- its reward is the discounted sum of the m rewards that follow its observation;
+- its terminal flag is set if and only if the episode terminated after those m steps;
+- its next observation is the one after those m steps, in the same episode, and its discount is gamma^m; neither matters
+  after termination, where the value is multiplied by 0.
+
+A stack holds the frames before it in its episode; before the first frame there are zeros, or that frame again. A
+sequence holds consecutive steps of one episode. A batch has the size that was asked for. With priorities, steps are
+drawn in proportion to priority^alpha, and weights are proportional to priority^(-alpha beta).
+
+Not every library promises that. Listed are the workloads where rows differ from this definition, and the reason. The
+tables below show which part differs in which share of the rows. A share in brackets is from the small ring; no row of
+the large one differed.
 """
 
 
 def _introduction() -> str:
-    """Return the introduction, which begins with who returns what."""
+    """Return the introduction, which lists who returns what."""
     peers = {kind: [name for name, peer in catalogue.PEERS.items() if kind in peer.returns] for kind in _KINDS}
     return _INTRODUCTION.format(**{kind: ", ".join(names) for kind, names in peers.items()})
 
@@ -52,10 +72,10 @@ def _times(outcome: results.Outcome | None, base: results.Outcome | None) -> str
 
 def _cells(row: results.Row) -> Cells:
     """Return the words of a table, its heads first."""
-    rows = [["", "median", "rounds", "x relive", "answers"]]
+    rows = [["", "median", "rounds", "x relive", "rows"]]
     for one in row.measured:
         spread = "" if one.low is None else f"{figure(one.low)} to {figure(one.high)}"
-        verdict = "limit" if one.is_limit else f"WRONG: {one.faults()}" if one.faults() else "right"
+        verdict = "limit" if one.is_limit else f"differ: {one.faults()}" if one.faults() else "right"
         rows.append([one.peer, figure(one.value), spread, _times(one, row.own), verdict])
     return rows
 
@@ -87,14 +107,19 @@ def _lines(run: results.Run, picture: str | None) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items() if version)
     yield f"Measured: {versions or 'no peer'}.\n"
     if picture:
-        yield f"![Microseconds of every peer in four workloads, with what was wrong]({picture})\n"
+        yield f"![Microseconds of each library in four workloads; bars are hatched where rows differ]({picture})\n"
     yield "## At a glance\n"
-    yield "Microseconds a batch or a step, and bytes where memory is meant. **Bold** is where relive is behind.\n"
-    heads = ["", "relive", "fastest right peer", "relive / peer", "relive / take", "relive / copy"]
+    yield _GLANCE
+    heads = ["", "relive", "fastest right library", "relive / library", "relive / take", "relive / copy"]
     yield from _table([heads, *map(_glance, run.rows)])
-    yield "## Wrong results\n"
-    wrong = [f"- **{peer}**: {', '.join(names)}" for peer, names in run.wrong().items()]
-    yield from [*(wrong or ["Nothing was found in this run."]), ""]
+    yield f"## Rows that differ\n\n{_DEFINITION}"
+    wrong = [
+        textwrap.fill(
+            f"- **{peer}** ({', '.join(names)}). {catalogue.PEERS[peer].differs}".rstrip(), 112, subsequent_indent="  "
+        )
+        for peer, names in run.wrong().items()
+    ]
+    yield from [*(wrong or ["All rows of this run were right."]), ""]
     yield "## Every workload\n"
     for row in run.rows:
         yield f"<details><summary><code>{row.workload}</code>: {row.title}, {row.unit}</summary>\n"

@@ -65,8 +65,8 @@ def test_a_value_of_nothing_has_no_ratio() -> None:
 
 def test_the_table_lists_the_fastest_first_and_limits_last() -> None:
     assert report.text(DRAW, 200).splitlines() == [
-        "          median      rounds  x relive  answers",
-        "cpprb         50   25 to 100      0.50  WRONG: reward in 50.0%",
+        "          median      rounds  x relive  rows",
+        "cpprb         50   25 to 100      0.50  differ: reward in 50.0%",
         "sb3           80   40 to 160      0.80  right",
         "relive       100   50 to 200      1.00  right",
         "tianshou     300  150 to 600      3.00  right",
@@ -78,15 +78,15 @@ def test_the_table_lists_the_fastest_first_and_limits_last() -> None:
 def test_a_narrow_terminal_folds_faults() -> None:
     wrong = dataclasses.replace(DRAW.outcomes[1], wrong={"reward": 0.5, "terminal flag": 0.25, "discount": 0.01})
     assert report.text(dataclasses.replace(DRAW, outcomes=[DRAW.outcomes[0], wrong]), 70).splitlines() == [
-        "        median     rounds  x relive  answers",
-        "cpprb       50  25 to 100      0.50  WRONG: reward in 50.0%, terminal",
+        "        median     rounds  x relive  rows",
+        "cpprb       50  25 to 100      0.50  differ: reward in 50.0%, terminal",
         "                                     flag in 25.0%, discount in 1.0%",
         "relive     100  50 to 200      1.00  right",
     ]
 
 
 def test_a_table_of_nothing_has_its_heads() -> None:
-    assert report.text(dataclasses.replace(DRAW, outcomes=[]), 80) == "  median  rounds  x relive  answers"
+    assert report.text(dataclasses.replace(DRAW, outcomes=[]), 80) == "  median  rounds  x relive  rows"
 
 
 def test_peers_that_are_not_measured_are_named_once() -> None:
@@ -102,14 +102,14 @@ def test_the_page_names_faster_and_faulty_peers() -> None:
         "Medians of 7 rounds.",
         "| python | 3.11 |",
         "Measured: sb3 2.9.",
-        "![Microseconds of every peer in four workloads, with what was wrong](picture.png)",
+        "![Microseconds of each library in four workloads; bars are hatched where rows differ](picture.png)",
         "| a draw | 100 | sb3 80 | **1.25** | 10.00 |  |",
         "| memory of a step | 40 | sb3 52 | 0.77 |  |  |",
-        "- **cpprb**: uniform",
+        "  rows of a truncated episode have a next observation of ones. `load_transitions` does not restore where",
         "<details><summary><code>uniform</code>: a draw, microseconds a batch</summary>",
         "</details>",
         "- torchrl, flashbax: does not load",
-        "| cpprb | 50 | 25 to 100 | 0.50 | WRONG: reward in 50.0% |",
+        "| cpprb | 50 | 25 to 100 | 0.50 | differ: reward in 50.0% |",
         "| take | 10 | 5 to 20 | 0.10 | limit |",
         "| sb3 | 52 |  | 1.30 | right |",
     ):
@@ -127,7 +127,7 @@ def test_a_long_command_can_be_copied_from_the_page() -> None:
 def test_a_run_without_faults_is_reported_as_such() -> None:
     row = dataclasses.replace(MEMORY, outcomes=MEMORY.outcomes[:2])
     page = report.page(dataclasses.replace(RUN, rows=[row]), None)
-    assert "Nothing was found in this run." in page.splitlines()
+    assert "All rows of this run were right." in page.splitlines()
     assert "![" not in page
     assert "## Not measured" not in page
 

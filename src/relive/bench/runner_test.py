@@ -143,7 +143,7 @@ def test_relive_is_right_in_every_workload(name: str) -> None:
 
 def test_a_peer_is_measured_where_it_returns_what_is_asked_for() -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    peers = {name: FakePeer(name, "", "", "", (name,), buffer=Fake) for name in ("arrays", "tensors")}
+    peers = {name: FakePeer(name, "", "", "", returns=(name,), buffer=Fake) for name in ("arrays", "tensors")}
     for name, other in (("uniform", "tensors"), ("tensors-uniform", "arrays")):
         row = runner.measure(workloads.WORKLOADS[name].quick(), peers, rounds=1, seconds=0.001)
         assert {one.peer: one.not_measured for one in row.outcomes if one.not_measured} == {

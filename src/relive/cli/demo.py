@@ -35,6 +35,7 @@ with imports.optional_dependency("demo"):
 Environment: TypeAlias = gym.Env[arrays.Floats, Any]
 Writer: TypeAlias = relive.EpisodeWriter[arrays.Floats, int]
 
+NEXT = "https://relive-rl.github.io/relive/get_started.html writes such a program"
 SECONDS = "10 to 120"  # What CartPole takes, also on a busy machine.
 WARM_UP, BUFFER_STEPS = 1_000, 50_000
 BATCH_SIZE, SAMPLES_PER_STEP = 32, 8  # One update for four steps.
@@ -231,7 +232,11 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             was_interrupted = True
             say("stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)")
-        mean_return = np.mean([training.play(training.best_network) for _ in range(5)])
+        returns: list[arrays.Floats] = []
+        for part in range(1, 6):  # A line for each, so that no second or two pass in silence.
+            returns.append(training.play(training.best_network))
+            say(f"evaluated the best network in {part * EPISODES} of {5 * EPISODES} episodes")
+        mean_return = np.mean(returns)
     threshold = training.threshold
     goal = "" if threshold is None else f" (goal {threshold:g})"
     verdict = "learned" if threshold is None else "solved" if mean_return >= threshold else "not solved"
@@ -240,6 +245,7 @@ def run(options: argparse.Namespace) -> int:
     say(f"the learning curve goes to {path}")
     write(f"{verdict} {options.env}: mean return {mean_return:.1f}{goal}, {took}")
     draw(training, f"relive demo: {options.env}, {options.actors} actors, seed {options.seed}", path)
+    say(f"read next: {NEXT}")
     return 130 if was_interrupted else 0
 
 

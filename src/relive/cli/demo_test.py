@@ -96,7 +96,10 @@ def learned() -> demo.Training:
 @pytest.mark.usefixtures("_quick")
 def test_the_demo_reports_its_duration_and_each_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("CartPole-v1", steps=500, quiet=False) == 0
-    first, *checks, curve, last = capsys.readouterr().out.splitlines()
+    first, *checks, curve, last, following = capsys.readouterr().out.splitlines()
+    *checks, _, _, _, _, evaluated = checks
+    assert evaluated == "evaluated the best network in 100 of 100 episodes"
+    assert following == "read next: https://relive-rl.github.io/relive/get_started.html writes such a program"
     assert first == "learning CartPole-v1: 10 to 120 seconds, at most 500 steps"
     assert checks[0].startswith("      0 steps   exploring   none   greedy ")
     assert len(checks) >= 4
@@ -302,12 +305,13 @@ def test_a_first_interrupt_ends_with_what_was_learned(
     press_ctrl_c(monkeypatch, step=10)
     assert run(quiet=quiet) == 130
     out, err = capsys.readouterr()
-    *said, last = out.splitlines()
+    lines = out.splitlines()
+    said, last = (lines[:-1], lines[-1]) if quiet else (lines[:-2], lines[-2])
     assert re.fullmatch(r"interrupted Corridor-v0: mean return .*, [23]\d steps, \d+ s", last)
     if quiet:
         assert said == []
     else:
-        assert said[-2] == "stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)"
+        assert said[-7] == "stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)"
     assert err == ""
     assert (tmp_path / "curve.png").read_bytes().startswith(PNG)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,4 +1,4 @@
-"""The files follow docs/format.md: a reader written from that page, without relive's own code."""
+"""The files follow docs/format.md and the pages beside it: a reader written from these, without relive's own code."""
 
 import itertools
 import json
