@@ -196,7 +196,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
 
     def _follow(self, queue: queue_lib.LearnerQueue | None) -> None:
         """Set the queue, and let the store tell it what starts, ends and is evicted."""
-        self._queue = self._store.sums.queue = queue
+        self._queue = queue
         if queue is not None:
             self._store.listeners.insert(0, queue)
 
@@ -629,7 +629,7 @@ class Delivering(checkpointable.Journalable, Generic[E]):
                 queue.forget_line(drops)
                 if not had_queue:
                     self._store.listeners.remove(queue)
-                    self._queue = self._store.sums.queue = None
+                    self._queue = None
             raise
 
     def _begin_line(self) -> None:

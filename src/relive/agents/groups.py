@@ -11,12 +11,12 @@ the clock is checked.
 import collections
 
 from relive import errors
-from relive.agents import bias
 from relive.agents import units
 from relive.common import validation
+from relive.episodes import sums as sums_lib
 from relive.persistence import registry
 
-Episode = bias.EndedEpisode
+Episode = sums_lib.EndedEpisode
 GATHERING, COMPLETE, CLOSED = units.DeliveryState.GATHERING, units.DeliveryState.COMPLETE, units.DeliveryState.CLOSED
 
 

@@ -33,8 +33,9 @@ from relive.agents import bias
 from relive.agents import groups as groups_lib
 from relive.agents import units
 from relive.common import validation
+from relive.episodes import sums as sums_lib
 
-Episode: TypeAlias = bias.EndedEpisode
+Episode: TypeAlias = sums_lib.EndedEpisode
 State: TypeAlias = units.DeliveryState
 
 

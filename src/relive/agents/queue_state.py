@@ -23,11 +23,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.agents import bias
 from relive.agents import queue as queue_lib
 from relive.agents import units as units_lib
 from relive.common import arrays
 from relive.common import validation
+from relive.episodes import sums as sums_lib
 from relive.persistence import codec
 from relive.persistence import settings
 from relive.persistence import state
@@ -35,7 +35,7 @@ from relive.persistence import state
 Episode: TypeAlias = queue_lib.Episode
 LearnerQueue: TypeAlias = queue_lib.LearnerQueue
 
-_COUNTS = tuple(field.name for field in dataclasses.fields(bias.Tally) if field.name != "returns")
+_COUNTS = tuple(field.name for field in dataclasses.fields(sums_lib.Tally) if field.name != "returns")
 _MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
 _MOST_BITS = 4096
@@ -73,7 +73,7 @@ class Snapshot:
         }
 
 
-def snapshot(queue: LearnerQueue | None, sums: bias.Sums, *, is_empty: bool = False) -> Snapshot:
+def snapshot(queue: LearnerQueue | None, sums: sums_lib.Sums, *, is_empty: bool = False) -> Snapshot:
     """Return a snapshot of a queue, if there is one, and of sums; `is_empty` if everything stored counts as evicted."""
     content: dict[str, Any] = {"produced": _sums(sums.produced), "trained": _sums(sums.trained), "queue": None}
     if queue is None:
@@ -122,7 +122,7 @@ def load(
         rest = state.StateReader(codec.PlainCodec().decode(content), {}, "learner/")
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"array learner cannot be decoded: {error}") from error
-    sums: bias.Sums = store.sums
+    sums: sums_lib.Sums = store.sums
     sums.produced, sums.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
     if any(getattr(sums.trained, name) > getattr(sums.produced, name) for name in _COUNTS):
         raise errors.CheckpointError("learner/trained must be a part of learner/produced")
@@ -257,14 +257,14 @@ def _put_counts(saved: state.StateReader, queue: LearnerQueue, policy_version: i
     queue.places.begin(versions, saved.integer("admitted"))
 
 
-def _sums(tally: bias.Tally) -> dict[str, Any]:
+def _sums(tally: sums_lib.Tally) -> dict[str, Any]:
     return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.as_integer_ratio())}
 
 
-def _tally(given: state.StateReader) -> bias.Tally:
+def _tally(given: state.StateReader) -> sums_lib.Tally:
     counts = {name: given.integer(name, 0, _MOST_SUM) for name in _COUNTS}
     ratio = given.value("returns")
     is_ratio = type(ratio) is list and len(ratio) == 2 and all(type(each) is int for each in ratio)
     if not is_ratio or ratio[1] < 1 or max(each.bit_length() for each in ratio) > _MOST_BITS:
         raise given.refused("returns", "a list of a numerator and a denominator", ratio)
-    return bias.Tally(**counts, returns=fractions.Fraction(*ratio))
+    return sums_lib.Tally(**counts, returns=fractions.Fraction(*ratio))

@@ -13,7 +13,7 @@ import dataclasses
 import enum
 
 from relive import errors
-from relive.agents import bias
+from relive.episodes import sums as sums_lib
 
 
 class DeliveryState(enum.Enum):
@@ -46,7 +46,7 @@ class Unit:
     key: str
     is_group: bool
     state: DeliveryState
-    episodes: list[bias.EndedEpisode] = dataclasses.field(default_factory=list)
+    episodes: list[sums_lib.EndedEpisode] = dataclasses.field(default_factory=list)
     version: int | None = None
     since: float = 0.0
     running: int = 0
@@ -70,7 +70,7 @@ class Unit:
     @property
     def oldest_version(self) -> int | None:
         """The oldest policy version of its episodes; None if unknown."""
-        versions = [version for version in map(bias.oldest_version, self.episodes) if version is not None]
+        versions = [version for version in map(sums_lib.oldest_version, self.episodes) if version is not None]
         return min(versions, default=None)
 
 
@@ -148,6 +148,6 @@ def _is_fresh(version: int | None, least: int | None, kept: int | None = None) -
     return not is_stale and (kept is None or version is None or version < kept)
 
 
-def episodes_of(units: Iterable[Unit]) -> list[bias.EndedEpisode]:
+def episodes_of(units: Iterable[Unit]) -> list[sums_lib.EndedEpisode]:
     """Return the episodes of some units."""
     return [episode for unit in units for episode in unit.episodes]

@@ -23,6 +23,7 @@ from relive.agents import token_store
 from relive.common import arrays
 from relive.common import copies
 from relive.common import validation
+from relive.episodes import sums as sums_lib
 from relive.fleet import adapter
 from relive.fleet import deliveries
 from relive.fleet import draws
@@ -220,7 +221,7 @@ class Consumption:
         """Return statistics of all ended episodes, and of those that learners trained on; see EpisodeReplayBuffer."""
         self._require_episodes("get_training_bias")
         found = [of_shard for of_shard in await self._of_each("apply", _sums) if of_shard is not None]
-        produced, trained = (bias.Tally.total([of_shard[which] for of_shard in found]) for which in (0, 1))
+        produced, trained = (sums_lib.Tally.total([of_shard[which] for of_shard in found]) for which in (0, 1))
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
     async def read(self, keys: Any) -> packing.TokenBatch[arrays.Array]:
@@ -323,6 +324,6 @@ def _described(unit: deliveries.Unit, shard: int) -> deliveries.Unit:
     ]
 
 
-def _sums(buffer: Any) -> tuple[bias.Tally, bias.Tally]:
-    sums: bias.Sums = buffer._store.sums.with_stored(buffer._store)
+def _sums(buffer: Any) -> tuple[sums_lib.Tally, sums_lib.Tally]:
+    sums: sums_lib.Sums = buffer._store.sums.with_stored(buffer._store)
     return sums.produced, sums.trained  # Without the queue, which holds all that waits.
