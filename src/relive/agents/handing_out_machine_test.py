@@ -17,7 +17,7 @@ import weakref
 import numpy as np
 
 import relive
-from relive.agents import queue
+from relive.agents import ledger
 from relive.agents import queue_state
 from relive.persistence import recover_test
 from relive.testing import walks
@@ -491,7 +491,7 @@ class HandingOutMachine(walks.Machine):
         self.folder.cleanup()
 
     def use_clock(self, clock: Any) -> None:
-        for module in (queue, queue_state):
+        for module in (ledger, queue_state):
             vars(module)["time"] = clock
 
     def settle(self) -> None:
@@ -696,7 +696,7 @@ class HandingOutMachine(walks.Machine):
         unit = self.delivered.pop(number % len(self.delivered))
         self.naive.put_back(unit)
         self.reached["put back"] += unit[0].turn == "waits"
-        self.buffer._put_back([[record.episode_id for record in unit]])
+        self.buffer._queue.put_back([[record.episode_id for record in unit]])
 
     @walks.rule(
         when=lambda self: self.buffer.redeliver and self.naive.version is not None,
@@ -708,7 +708,7 @@ class HandingOutMachine(walks.Machine):
         assert naive.version is not None
         version = max(naive.version - lag, 0)
         but = self.delivered[number % len(self.delivered)] if self.delivered and number is not None else []
-        self.buffer._ack(version, [record.episode_id for record in but])
+        self.buffer._queue.ack(version, [record.episode_id for record in but])
         naive.acknowledge(version, but)
 
     @walks.rule(really=walks.sampled_from([False, False, True]))
@@ -792,7 +792,7 @@ class HandingOutMachine(walks.Machine):
     @walks.invariant(every=5)
     def all_is_alike(self) -> None:
         self.buffer.check()
-        naive, own = self.naive, self.buffer._queue
+        naive, own = self.naive, self.buffer._queue.known
         if own is None:
             assert not naive.has_line
             assert not naive.drops

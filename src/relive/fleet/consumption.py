@@ -19,6 +19,7 @@ import numpy as np
 from relive import errors
 from relive.agents import bias
 from relive.agents import packing
+from relive.agents import queue as queue_lib
 from relive.agents import token_store
 from relive.common import arrays
 from relive.common import copies
@@ -40,16 +41,16 @@ class FleetQueue:
     """The requests of one client for episodes, or for groups, one after the other."""
 
     def __init__(
-        self, shards: membership.Membership, draws: draws.Draws, rng: np.random.Generator, *, is_group: bool
+        self, shards: membership.Membership, draws: draws.Draws, rng: np.random.Generator, kind: queue_lib.Kind
     ) -> None:
-        self._shards, self._draws, self._rng, self._is_group = shards, draws, rng, is_group
+        self._shards, self._draws, self._rng, self._kind = shards, draws, rng, kind
         self._name, self._number, self._news = os.urandom(16), 0, 0
         self._kept: dict[int, int] = {}
         self._ready: dict[int, int] = {}
         self._turn: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def next(self, count: int, **wanted: Any) -> list[Any]:
+    async def next(self, count: int, max_lag: int | None, accept: Any) -> list[Any]:
         """Return the next units, `count` of them; waits until there are enough."""
         loop = asyncio.get_running_loop()
         if self._turn is None or self._loop is not loop:
@@ -57,7 +58,7 @@ class FleetQueue:
         async with self._turn:
             while True:
                 numbers = self._numbers(count)
-                units = await self._take(numbers, {"most": count, "groups": self._is_group, **wanted})
+                units = await self._take(numbers, deliveries.Wanted(self._kind, count, max_lag, accept))
                 if len(units) == count:
                     return units
                 if sum(self._ready.values()) < count:
@@ -80,7 +81,7 @@ class FleetQueue:
         points = (np.arange(count) + self._rng.random()) / count
         return dict(zip(live, shares.counts([each / sum(ready) for each in ready], points).tolist(), strict=True))
 
-    async def _take(self, numbers: Mapping[int, int], wanted: Mapping[str, Any]) -> list[Any]:
+    async def _take(self, numbers: Mapping[int, int], wanted: deliveries.Wanted) -> list[Any]:
         """Return so many units of each shard, or none if one has fewer; note how many are ready then."""
         self._number += 1
         policies = dict.fromkeys(numbers, self._draws.policy)
@@ -107,7 +108,7 @@ class FleetQueue:
                         self._shards.run(self._put_back(shard, self._number))
         return [_described(each, shard) for shard, found in units.items() for each in found or ()] if is_whole else []
 
-    def _ask(self, shard: int, number: int, wanted: Mapping[str, Any]) -> Awaitable[Any]:
+    def _ask(self, shard: int, number: int, wanted: deliveries.Wanted) -> Awaitable[Any]:
         request = deliveries.Request(self._name, self._number, self._kept.get(shard, 0))
         return self._shards.ask_or_none(shard, "take", request, number, wanted, self._draws.policy)
 
@@ -129,7 +130,7 @@ class Consumption:
     _shards: membership.Membership
     _draws: draws.Draws
     _description: adapter.Description
-    _queues: list[FleetQueue]
+    _queues: Mapping[queue_lib.Kind, FleetQueue]
     _tickets: tickets.Tickets
     _of_each: Callable[..., Awaitable[list[Any]]]
     _resumed: tuple[int, ...] | None = None
@@ -151,18 +152,17 @@ class Consumption:
         See EpisodeReplayBuffer.next_episodes, also for the arguments. They come in the order in which they ended in a
         shard, where `accept` is called.
         """
-        return [episode for (episode,) in await self._next("next_episodes", count, max_lag, accept)]
+        return [episode for (episode,) in await self._next("episodes", count, max_lag, accept)]
 
     async def next_groups(
         self, count: int, *, max_lag: int | None = None, accept: Callable[[list[Any]], bool] | None = None
     ) -> list[list[Any]]:
         """Return the next `count` complete groups of all shards; otherwise like `next_episodes`."""
-        return await self._next("next_groups", count, max_lag, accept)
+        return await self._next("groups", count, max_lag, accept)
 
-    async def _next(self, call: str, count: int, max_lag: int | None, accept: Any) -> list[Any]:
-        self._require_episodes(call)
-        count = validation.positive_int("count", count)
-        return await self._queues[call == "next_groups"].next(count, max_lag=max_lag, accept=accept)
+    async def _next(self, kind: queue_lib.Kind, count: int, max_lag: int | None, accept: Any) -> list[Any]:
+        self._require_episodes(f"next_{kind}")
+        return await self._queues[kind].next(validation.positive_int("count", count), max_lag, accept)
 
     async def reject(self, episode_ids: Iterable[str], *, reason: str = "rejected") -> int:
         """Drop episodes that were delivered or wait, but for those in lost shards, and return how many.
@@ -201,7 +201,7 @@ class Consumption:
         generation = len(policy.resumed if self._resumed is None else self._resumed)
         calls = [
             self._shards.ask_or_none(
-                shard, "ack", version, generation, policy, dict([queue.kept(shard) for queue in self._queues])
+                shard, "ack", version, generation, policy, dict([queue.kept(shard) for queue in self._queues.values()])
             )
             for shard in self._shards.members.shards
         ]

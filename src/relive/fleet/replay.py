@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from relive import errors
+from relive.agents import queue as queue_lib
 from relive.buffers import prefetch as prefetch_lib
 from relive.common import arrays
 from relive.common import duplicates
@@ -152,7 +153,8 @@ class Replay(consumption.Consumption, Generic[Batch]):
         self._shards = membership.Membership(transport, members, settings)
         rng = validation.generator("seed", seed)
         self._draws = draws.Draws(self._shards, description, rng)
-        self._queues = [consumption.FleetQueue(self._shards, self._draws, rng, is_group=each) for each in (False, True)]
+        kinds: tuple[queue_lib.Kind, ...] = ("episodes", "groups")
+        self._queues = {each: consumption.FleetQueue(self._shards, self._draws, rng, each) for each in kinds}
         self._tickets = tickets.Tickets(self._shards)
         self._largest_priority, self._told_version = 1.0, members.version
         self._stale_priorities = 0
