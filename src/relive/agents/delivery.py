@@ -180,7 +180,7 @@ class Delivering(queued.Queued, Generic[E]):
 
         lets_pass = request.max_lag is not None  # Others may use what it passes over.
         await self._waiters.wait_for(condition, ready, lambda: self._queue.ledger().due, request, lets_pass=lets_pass)
-        return self._queue.deliver(request, kept)
+        return self._queue.deliver(request, request.count, kept)
 
     def _next_nowait(self, request: queue_lib.Take, call: str, missing: str) -> list[list[E]]:
         """Deliver what a request asks for, or raise NotReadyError."""

@@ -402,7 +402,7 @@ class Ledger:
         yield from self.line or ()
         yield from self.delivered
         if self.groups is not None:
-            yield from (group for group in self.groups.groups.values() if not (group.is_pending or group.is_delivered))
+            yield from (group for group in self.groups.groups.values() if group.state in units.FINAL)
 
     def is_delivered(self, episode: Episode) -> bool:
         """Return whether a stored episode was delivered, and not rejected."""

@@ -130,7 +130,8 @@ class LearnerQueue:
         """
         if kind == "groups" and self._groups is None:
             raise errors.ArgumentError(f"{call} needs a buffer with groups: {self._name}(groups=Groups(size))")
-        count, each = validation.positive_int("count", count), groups_lib.sizes(self._rule_of(kind))[0]
+        count = validation.positive_int("count", count)
+        each = groups_lib.sizes(self._groups if kind == "groups" else None)[0]
         for what, most in self._limits.items():
             if count * each > most:
                 raise errors.ArgumentError(f"count must be at most {most // each} with {most} {what}, got {count}")
@@ -144,9 +145,6 @@ class LearnerQueue:
                 )
         of_unit = accept if accept is None or kind == "groups" else lambda unit: accept(*unit)
         return Take(kind, count, max_lag, of_unit)
-
-    def _rule_of(self, kind: Kind) -> groups_lib.Groups | None:
-        return self._groups if kind == "groups" else None
 
     def least_version(self, request: Take) -> int | None:
         """Return the oldest acceptable version; None if all are."""
@@ -191,9 +189,9 @@ class LearnerQueue:
                     self.ledger().drop(unit, "rejected")
         return has_asked
 
-    def deliver(self, request: Take, kept: int | None = None) -> list[list[Any]]:
-        """Deliver what a request asks for, which must be ready, and return copies of it."""
-        fresh, stale = self._line(request.kind).find(request.count, self.least_version(request), kept)
+    def deliver(self, request: Take, number: int, kept: int | None = None) -> list[list[Any]]:
+        """Deliver `number` units of what a request asks for, which must be ready, and return copies of them."""
+        fresh, stale = self._line(request.kind).find(number, self.least_version(request), kept)
         answer, ledger = [_copied(unit) for unit in fresh], self.ledger()
         reason = "stale" if stale else ""
         self._write_later(queue_journal.DELIVER, request.kind == "episodes", _ids(fresh), _ids(stale), reason)
@@ -234,7 +232,7 @@ class LearnerQueue:
         ready = min(self.num_ready(request, set()), request.count)
         if not 0 < number <= ready:
             return Taken([], ready)
-        return Taken(self.deliver(dataclasses.replace(request, count=number)), ready - number)
+        return Taken(self.deliver(request, number), ready - number)
 
     def _line(self, kind: Kind) -> units.Line:
         """Return the line of units of a kind, as it is now."""

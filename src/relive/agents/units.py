@@ -25,7 +25,7 @@ from relive import errors
 from relive.episodes import sums
 
 
-class DeliveryState(enum.Enum):
+class DeliveryState(enum.IntEnum):
     """Where a unit stands."""
 
     GATHERING = 0
@@ -35,7 +35,7 @@ class DeliveryState(enum.Enum):
     EVICTED = 4
 
 
-class Event(enum.Enum):
+class Event(enum.IntEnum):
     """What happens to a unit.
 
     FILLED      enough episodes of the group have ended, or its time is up
