@@ -31,9 +31,8 @@ from relive.fleet import draws
 from relive.fleet import membership
 from relive.fleet import shares
 from relive.fleet import tickets
+from relive.fleet import timing
 
-_PAUSE = 0.05
-"""Seconds before a client asks again for what another one was faster to take, at most."""
 _NONE = np.zeros(0, np.int64)
 
 
@@ -64,7 +63,7 @@ class FleetQueue:
                 if sum(self._ready.values()) < count:
                     self._news = await self._shards.transport.coordinator("news", self._news)
                 elif any(numbers.values()):  # Another learner was faster.
-                    await asyncio.sleep(_PAUSE * self._rng.random())
+                    await asyncio.sleep(timing.LOOK_AGAIN * self._rng.random())
 
     def kept(self, shard: int) -> tuple[bytes, int]:
         """Return the name of these requests, and the number of the newest one whose reply from a shard was kept."""
@@ -121,7 +120,7 @@ class FleetQueue:
                 if not await self._shards.is_back(shard, self._shards.settings.recovery):
                     return
             except errors.CheckpointError:  # Its disk is full.
-                await asyncio.sleep(membership.PAUSE_IF_FULL)
+                await asyncio.sleep(timing.PAUSE_IF_FULL)
 
 
 class Consumption:

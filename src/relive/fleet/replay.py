@@ -31,6 +31,7 @@ from relive.fleet import replies
 from relive.fleet import shares
 from relive.fleet import step_writers
 from relive.fleet import tickets
+from relive.fleet import timing
 
 Batch = TypeVar("Batch")
 
@@ -39,8 +40,6 @@ _MOST_AHEAD = 32
 _SUMS = ("size", "inserted", "sampled", "lost", "refused")
 """The statistics of a fleet that are the sums of those of its shards."""
 _NOWHERE = np.zeros(0, np.int64)
-_PAUSE = 0.02
-"""Seconds between two questions whether a shard is saved."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -479,7 +478,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         while True:
             if await self._transport.call(shard, "save", request, seconds=None):
                 return
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(timing.PAUSE)
 
     async def _of_each(self, method: str, *arguments: Any) -> list[Any]:
         shards = self._shards.members.shards
