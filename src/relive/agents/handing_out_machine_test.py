@@ -802,13 +802,11 @@ class HandingOutMachine(walks.Machine):
         if naive.admission is not None:
             assert own.places.admitted == naive.admitted
         assert [unit.key for unit in own.line or ()] == [r.episode_id for r in naive.waiting(None)]
-        stored = {episode.episode_id: episode for episode in self.buffer._store}
-        states = dict(zip(stored, own.delivery_states(stored.values()), strict=True))
+        states = {episode.episode_id: unit.state.name for unit in own.all_units() for episode in unit.episodes}
         turns = {"waits": ["GATHERING", "COMPLETE"], "handed": ["DELIVERED"]}
         for record in naive.records:
             if record.is_stored:
-                state = states[record.episode_id]
-                assert (None if state is None else state.name) in turns.get(record.turn, [None])
+                assert states.get(record.episode_id) in turns.get(record.turn, [None])
         names = {record.group for record in naive.records if record.is_stored and naive.is_grouped(record)}
         assert own.groups is None or own.groups.groups.keys() == names
         if own.groups is not None:

@@ -30,6 +30,7 @@ from relive.agents import admission as admission_lib
 from relive.agents import bias
 from relive.agents import groups as groups_lib
 from relive.agents import units
+from relive.agents import waiters as waiters_lib
 from relive.common import validation
 from relive.episodes import sums
 
@@ -47,22 +48,6 @@ class Store(Protocol):
 
     def find(self, episode_id: str) -> Any:
         """Return the stored episode with that id, or None."""
-        ...
-
-
-class Waiters(Protocol):
-    """Wakes those who wait for a buffer."""
-
-    def wake(self) -> None:
-        """Let all check again, as when time begins to matter."""
-        ...
-
-    def wake_starts(self) -> None:
-        """Let those check again that wait to start episodes, as when places have come back."""
-        ...
-
-    def wake_starts_soon(self) -> None:
-        """Likewise, from any thread, as when a ticket was lost."""
         ...
 
 
@@ -90,7 +75,7 @@ class Ledger:
         self,
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
-        waiters: Waiters,
+        waiters: waiters_lib.DeliveryWaiters,
     ) -> None:
         self._rule, self._waiters = groups, waiters
         self.places = admission_lib.AdmissionCounter(admission, waiters.wake_starts, waiters.wake_starts_soon)
@@ -408,11 +393,6 @@ class Ledger:
         """Return whether a stored episode was delivered, and not rejected."""
         unit = self.unit_of(episode)
         return unit is not None and unit.is_delivered and episode in unit.episodes
-
-    def delivery_states(self, episodes: Iterable[Episode]) -> list[units.DeliveryState | None]:
-        """Return the state of each stored episode; None if it is open, was dropped, or is not waited for."""
-        found = [(self.unit_of(episode), episode) for episode in episodes]
-        return [None if unit is None or each not in unit.episodes else unit.state for unit, each in found]
 
     @property
     def num_outstanding(self) -> int:

@@ -22,6 +22,7 @@ from relive.agents import admission as admission_lib
 from relive.agents import groups as groups_lib
 from relive.agents import ledger as ledger_lib
 from relive.agents import units
+from relive.agents import waiters as waiters_lib
 from relive.common import copies
 from relive.common import imports
 from relive.common import validation
@@ -79,7 +80,7 @@ class LearnerQueue:
     def __init__(
         self,
         store: Any,
-        waiters: Any,
+        waiters: waiters_lib.DeliveryWaiters,
         *,
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
@@ -318,7 +319,7 @@ class LearnerQueue:
     @property
     def changes(self) -> int:
         """How often anyone had a reason to look again; 0 before the ledger begins."""
-        return 0 if self.known is None else 1 + int(self._waiters.wakes)
+        return 0 if self.known is None else 1 + self._waiters.wakes
 
     def gathering(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
