@@ -8,7 +8,6 @@ from relive.agents.admission import Ticket as Ticket
 from relive.agents.advantages import group_advantages as group_advantages
 from relive.agents.advantages import returns_to_go as returns_to_go
 from relive.agents.advantages import truncated_importance_weights as truncated_importance_weights
-from relive.agents.bias import EpisodeTotals as EpisodeTotals
 from relive.agents.bias import TrainingBias as TrainingBias
 from relive.agents.groups import Groups as Groups
 from relive.agents.messages import steps_from_messages as steps_from_messages
@@ -43,6 +42,7 @@ from relive.episodes.samplers import EpisodeSampler as EpisodeSampler
 from relive.episodes.samples import ReplaySample as ReplaySample
 from relive.episodes.samples import WindowEnd as WindowEnd
 from relive.episodes.store import EpisodeBufferStats as EpisodeBufferStats
+from relive.episodes.sums import EpisodeTotals as EpisodeTotals
 from relive.errors import ArgumentError as ArgumentError
 from relive.errors import ArgumentTypeError as ArgumentTypeError
 from relive.errors import CheckpointError as CheckpointError

@@ -144,7 +144,7 @@ class CrashesMachine(walks.Machine):
 
     def view(self) -> Any:
         numbers = {each: number for number, each in enumerate(self.ids())}
-        queue, rule = self.buffer._learner(), self.twin.rule
+        queue, rule = self.buffer._queue.ledger(), self.twin.rule
         assert queue.line is not None
         waiting = [(numbers[unit.key], unit.version) for unit in queue.line]
         places = rule._most_admitted(queue.places.versions or 0) - queue.places.admitted
@@ -254,7 +254,7 @@ class CrashesMachine(walks.Machine):
         numbers = [*self.twin.out][-count:]
         ids = [[self.ids()[number]] for number in numbers]
         if numbers:
-            self.make(rng, lambda twin: twin.put_back(numbers), lambda: self.buffer._put_back(ids))
+            self.make(rng, lambda twin: twin.put_back(numbers), lambda: self.buffer._queue.put_back(ids))
 
     @walks.rule(rng=walks.generator, more=walks.integers(0, 2))
     def set_version(self, rng: random.Random, more: int) -> None:

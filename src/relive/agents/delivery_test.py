@@ -179,39 +179,39 @@ def test_a_refused_start_leaves_the_ticket_as_it_was(make: Any) -> None:
 
 
 def damaged_state(buffer: Buffer) -> None:
-    next(iter(buffer._learner().line or ())).state = units.DeliveryState.DELIVERED
+    next(iter(buffer._queue.ledger().line or ())).state = units.DeliveryState.DELIVERED
 
 
 def damaged_open(buffer: Buffer) -> None:
-    queue = buffer._learner()
+    queue = buffer._queue.ledger()
     episode = buffer._store[buffer.start_episode_nowait("a")]
-    unit = units.Unit(episode.episode_id, False, units.DeliveryState.DELIVERED, [episode])
+    unit = units.Unit(episode.episode_id, units.DeliveryState.DELIVERED, [episode])
     queue.singles[unit.key] = unit
     queue.delivered[unit] = None
 
 
 def damaged_waiting(buffer: Any) -> None:
-    buffer._learner().num_waiting += 1
+    buffer._queue.ledger().num_waiting += 1
 
 
 def damaged_count(buffer: Buffer) -> None:
-    buffer._learner().places.running += 1
+    buffer._queue.ledger().places.running += 1
 
 
 def damaged_group(buffer: Buffer) -> None:
     live(buffer, group_id="g", steps=2)
-    groups = buffer._learner().groups
+    groups = buffer._queue.ledger().groups
     assert groups is not None
     groups.groups["g"].stored += 1
 
 
 def damaged_twice(buffer: Buffer) -> None:
-    first, second = list(buffer._learner().line or ())
+    first, second = list(buffer._queue.ledger().line or ())
     second.episodes = first.episodes
 
 
 def damaged_key(buffer: Buffer) -> None:
-    singles = buffer._learner().singles
+    singles = buffer._queue.ledger().singles
     singles["x"] = singles.pop(next(iter(singles)))
 
 
@@ -273,7 +273,7 @@ def test_memory_is_that_of_the_stored_episodes() -> None:
                 buffer.next_episodes_nowait(1)
             except relive.NotReadyError:
                 pass
-    queue = buffer._learner()
+    queue = buffer._queue.ledger()
     assert queue.groups is not None
     assert len(queue.groups.groups) + len(queue.singles) <= 10
     assert len(units.episodes_of(queue.all_units())) <= 10
@@ -288,16 +288,16 @@ def test_lost_deliveries_come_first_and_only_whole() -> None:
     buffer.set_policy_version(0)
     groups = [[live(buffer, group_id=name) for _ in range(2)] for name in "xy"]
     buffer.next_groups_nowait(2)
-    buffer._put_back([groups[0], [*groups[1]]])
+    buffer._queue.put_back([groups[0], [*groups[1]]])
     for _ in range(3):  # Nothing can be put back twice.
-        buffer._put_back([groups[1]])
+        buffer._queue.put_back([groups[1]])
     assert [ids(group) for group in buffer.next_groups_nowait(2)] == groups
     buffer.reject([groups[1][0]], reason="ugly")
-    buffer._put_back([groups[1]])
+    buffer._queue.put_back([groups[1]])
     assert buffer.get_drops() == {"ugly": {"a": 1}, "rejected": {"a": 1}}
     for _ in range(3):
         live(buffer)
-    buffer._put_back([groups[0]])
+    buffer._queue.put_back([groups[0]])
     assert buffer.get_drops()["evicted"] == {"a": 1}
     buffer.check()
     with pytest.raises(relive.NotReadyError):
@@ -323,7 +323,7 @@ def test_nothing_is_acknowledged_or_given_up_without_a_queue() -> None:
     buffer = Buffer(redeliver=True)
     buffer.set_policy_version(0)
     buffer.ack(0)
-    assert buffer._queue is None
+    assert buffer._queue.known is None
     buffer = Buffer(admission=relive.Admission(0, 1))
     buffer.start_episode_nowait("a", ticket=buffer.admit_nowait())
     assert buffer.abort_open_episodes() == 1
@@ -336,7 +336,7 @@ def test_what_is_not_acknowledged_comes_again_in_order() -> None:
         lived.append(live(buffer, group_id=f"{version}") if version % 2 else live(buffer))
         buffer.set_policy_version(version)
         (buffer.next_groups_nowait if version % 2 else buffer.next_episodes_nowait)(1)
-    buffer._ack(3, [lived[1]])  # It may not have reached the learner.
+    buffer._queue.ack(3, [lived[1]])  # It may not have reached the learner.
     other = Buffer.from_state(buffer.state_dict())
     other.check()
     assert [ids(group) for group in other.next_groups_nowait(2)] == [[lived[1]], [lived[3]]]
@@ -356,12 +356,12 @@ def test_a_buffer_that_is_sampled_from_has_no_queue(make: Any) -> None:
         helpers_test.add(buffer)
     buffer.set_policy_version(1)
     buffer.abort_open_episodes()
-    assert buffer._queue is None
+    assert buffer._queue.known is None
     assert (buffer.get_drops(), buffer.get_training_bias().produced.episodes) == ({}, 3)
     other = type(buffer).from_state(buffer.state_dict())
-    assert (other._queue, other.get_training_bias()) == (None, buffer.get_training_bias())
+    assert (other._queue.known, other.get_training_bias()) == (None, buffer.get_training_bias())
     assert len(buffer.next_episodes_nowait(2)) == 2
-    assert (buffer._queue is None, buffer.get_training_bias().trained.episodes) == (False, 2)
+    assert (buffer._queue.known is None, buffer.get_training_bias().trained.episodes) == (False, 2)
 
 
 def test_episodes_that_nobody_consumes_call_no_queue() -> None:

@@ -11,13 +11,13 @@ the clock is checked.
 import collections
 
 from relive import errors
-from relive.agents import bias
 from relive.agents import units
 from relive.common import validation
+from relive.episodes import sums
 from relive.persistence import registry
 
-Episode = bias.EndedEpisode
-GATHERING, COMPLETE, CLOSED = units.DeliveryState.GATHERING, units.DeliveryState.COMPLETE, units.DeliveryState.CLOSED
+Episode = sums.EndedEpisode
+GATHERING, COMPLETE = units.DeliveryState.GATHERING, units.DeliveryState.COMPLETE
 
 
 class Groups(registry.Configurable):
@@ -64,6 +64,11 @@ class Groups(registry.Configurable):
         return self.size if self.min_size is None else self.min_size
 
 
+def sizes(rule: Groups | None) -> range:
+    """Return how many episodes what is delivered together may have: a group of that rule, or a single episode."""
+    return range(1, 2) if rule is None else range(rule._least_size, rule.size + 1)
+
+
 class GroupTracker:
     """The groups of one buffer, by id. Each call costs O(episodes of a group).
 
@@ -78,8 +83,8 @@ class GroupTracker:
 
     def __init__(self, rule: Groups) -> None:
         self._rule = rule
-        self.groups: dict[str, units.Unit] = {}
-        self.gathering: collections.OrderedDict[str, units.Unit] = collections.OrderedDict()
+        self.groups: dict[str, units.GroupUnit] = {}
+        self.gathering: collections.OrderedDict[str, units.GroupUnit] = collections.OrderedDict()
         self.complete = units.Line()
 
     @property
@@ -97,7 +102,7 @@ class GroupTracker:
             if len(group.episodes) >= self._rule._least_size:
                 self._complete(group)
             else:
-                dropped += self.close(group)
+                dropped += self.close(group, units.Event.DROPPED)
         return dropped
 
     def restart_times(self, now: float) -> None:
@@ -123,12 +128,12 @@ class GroupTracker:
         """Record that an episode has started in a group, after `check_start`."""
         group = self.groups.get(group_id)
         if group is None:
-            group = units.Unit(group_id, True, GATHERING, since=now)
+            group = units.GroupUnit(group_id, GATHERING, since=now)
             self.groups[group_id] = self.gathering[group_id] = group
         group.running += 1
         group.stored += 1
 
-    def ended(self, group: units.Unit, episode: Episode, *, counts: bool) -> str | None:
+    def ended(self, group: units.GroupUnit, episode: Episode, *, counts: bool) -> str | None:
         """Record that an open episode has ended, and return why it is dropped if it counts and came too late."""
         group.running -= 1
         if not counts:
@@ -140,26 +145,28 @@ class GroupTracker:
             self._complete(group)
         return None
 
-    def left(self, group: units.Unit) -> None:
+    def left(self, group: units.GroupUnit) -> None:
         """Record that an ended episode of a group is evicted."""
         group.stored -= 1
         if not group.stored:
             self.gathering.pop(group.key, None)
             del self.groups[group.key]
 
-    def close(self, group: units.Unit, state: units.DeliveryState = CLOSED) -> list[Episode]:
+    def close(self, group: units.GroupUnit, event: units.Event) -> list[Episode]:
         """End the waiting of a pending group, and return its episodes; a delivered one keeps them."""
         if group.state is COMPLETE:
             self.complete.remove(group)
         else:
             del self.gathering[group.key]
-        group.state, episodes = state, group.episodes
+        group.note(event)
+        episodes = group.episodes
         if not group.is_delivered:
             group.episodes = []
         return episodes
 
-    def _complete(self, group: units.Unit) -> None:
+    def _complete(self, group: units.GroupUnit) -> None:
         del self.gathering[group.key]
+        group.note(units.Event.FILLED)
         self.complete.add(group)
 
     def check(self) -> None:
@@ -167,16 +174,16 @@ class GroupTracker:
         self.complete.check()
         for group_id, group in self.groups.items():
             waiting, state = len(group.episodes), group.state
-            sizes = {
+            fitting = {
                 GATHERING: range(self._rule.size),
-                COMPLETE: range(self._rule._least_size, self._rule.size + 1),
+                COMPLETE: sizes(self._rule),
             }
             is_sound = (
                 group.stored >= group.running + waiting
                 and group.stored > 0
                 and (self.gathering.get(group_id) is group) == (state is GATHERING)
                 and (group in self.complete) == (state is COMPLETE)
-                and (group.is_delivered or waiting in sizes.get(state, (0,)))
+                and (group.is_delivered or waiting in fitting.get(state, (0,)))
             )
             if not is_sound:
                 raise errors.CorruptionError(

@@ -62,7 +62,7 @@ def test_a_start_that_a_group_refuses_says_why() -> None:
     for why, change in (
         ("has 2 of 2 that run or have ended", lambda: tracker.ended(group, ended("a"), counts=True)),
         ("has 2 of 2 that run or have ended", lambda: tracker.ended(group, ended("b"), counts=True)),
-        ("is whole already", lambda: tracker.close(group)),
+        ("is whole already", lambda: tracker.close(group, units.Event.DROPPED)),
         ("was handed out or given up", lambda: None),
     ):
         with pytest.raises(relive.ArgumentError, match=f"{begin}{why}$"):
@@ -101,7 +101,7 @@ def test_a_line_is_a_list_that_is_searched(events: list[tuple[str, Any]]) -> Non
         if kind in ("append", "prepend"):
             episode = ended(f"{number}")
             episode.policy_version = value
-            unit = units.Unit(f"{number}", False, units.DeliveryState.DELIVERED, [episode])
+            unit = units.Unit(f"{number}", units.DeliveryState.COMPLETE, [episode])
             assert unit not in line
             line.add(unit, first=kind == "prepend")
             naive.insert(0 if kind == "prepend" else len(naive), (unit, value))
@@ -135,7 +135,7 @@ def test_an_audit_finds_what_a_line_cannot_hold() -> None:
     line = units.Line()
     episode = ended("a")
     episode.policy_version = 3
-    line.add(units.Unit("a", False, units.DeliveryState.COMPLETE, [episode]))
+    line.add(units.Unit("a", units.DeliveryState.COMPLETE, [episode]))
     line._versions[3] += 1
     with pytest.raises(errors.CorruptionError, match=r"versions that wait must be \{3: 1\}, found \{3: 2\}"):
         line.check()

@@ -195,7 +195,7 @@ def test_a_copy_that_fails_takes_no_episode(accept: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(Watched, "fails", True)
     with pytest.raises(half_done_test.FailingError):
         buffer.next_episodes_nowait(2, accept=accept)
-    assert (zoo.plain(buffer.get_stats()), buffer.get_drops(), buffer._queue) == (stats, drops, None)
+    assert (zoo.plain(buffer.get_stats()), buffer.get_drops(), buffer._queue.known) == (stats, drops, None)
     buffer.check()
     monkeypatch.setattr(Watched, "fails", False)
     assert len(buffer.next_episodes_nowait(2, accept=accept)) == 2
@@ -216,9 +216,9 @@ def test_a_ticket_is_unused_after_a_start_that_failed() -> None:
     with buffer.admit_nowait(2) as ticket:
         with half_done_test.failing_hook(1), pytest.raises(half_done_test.FailingError):
             add(buffer, ticket=ticket)
-        assert (ticket.left, buffer._queue.places.admitted, len(buffer)) == (2, 0, 0)
+        assert (ticket.left, buffer._queue.ledger().places.admitted, len(buffer)) == (2, 0, 0)
         add(buffer, ticket=ticket)
-        assert (ticket.left, buffer._queue.places.admitted) == (1, 1)
+        assert (ticket.left, buffer._queue.ledger().places.admitted) == (1, 1)
 
 
 @pytest.mark.parametrize("make", [lambda: episodes(1), lambda: extras(1)])
@@ -250,7 +250,7 @@ def test_a_warning_that_is_an_error_takes_no_ticket() -> None:
             with warnings.catch_warnings(), pytest.raises(errors.MisuseWarning, match="^admit waits while"):
                 warnings.simplefilter("error")
                 await buffer.admit()
-            assert (ticket.left, buffer._queue.places.reserved) == (1, 1)
+            assert (ticket.left, buffer._queue.ledger().places.reserved) == (1, 1)
         assert (await buffer.admit()).left == 1
 
     asyncio.run(main())

@@ -17,7 +17,7 @@ import weakref
 import numpy as np
 
 import relive
-from relive.agents import queue
+from relive.agents import ledger
 from relive.agents import queue_state
 from relive.persistence import recover_test
 from relive.testing import walks
@@ -491,7 +491,7 @@ class HandingOutMachine(walks.Machine):
         self.folder.cleanup()
 
     def use_clock(self, clock: Any) -> None:
-        for module in (queue, queue_state):
+        for module in (ledger, queue_state):
             vars(module)["time"] = clock
 
     def settle(self) -> None:
@@ -696,7 +696,7 @@ class HandingOutMachine(walks.Machine):
         unit = self.delivered.pop(number % len(self.delivered))
         self.naive.put_back(unit)
         self.reached["put back"] += unit[0].turn == "waits"
-        self.buffer._put_back([[record.episode_id for record in unit]])
+        self.buffer._queue.put_back([[record.episode_id for record in unit]])
 
     @walks.rule(
         when=lambda self: self.buffer.redeliver and self.naive.version is not None,
@@ -708,7 +708,7 @@ class HandingOutMachine(walks.Machine):
         assert naive.version is not None
         version = max(naive.version - lag, 0)
         but = self.delivered[number % len(self.delivered)] if self.delivered and number is not None else []
-        self.buffer._ack(version, [record.episode_id for record in but])
+        self.buffer._queue.ack(version, [record.episode_id for record in but])
         naive.acknowledge(version, but)
 
     @walks.rule(really=walks.sampled_from([False, False, True]))
@@ -792,7 +792,7 @@ class HandingOutMachine(walks.Machine):
     @walks.invariant(every=5)
     def all_is_alike(self) -> None:
         self.buffer.check()
-        naive, own = self.naive, self.buffer._queue
+        naive, own = self.naive, self.buffer._queue.known
         if own is None:
             assert not naive.has_line
             assert not naive.drops
@@ -802,13 +802,11 @@ class HandingOutMachine(walks.Machine):
         if naive.admission is not None:
             assert own.places.admitted == naive.admitted
         assert [unit.key for unit in own.line or ()] == [r.episode_id for r in naive.waiting(None)]
-        stored = {episode.episode_id: episode for episode in self.buffer._store}
-        states = dict(zip(stored, own.delivery_states(stored.values()), strict=True))
+        states = {episode.episode_id: unit.state.name for unit in own.all_units() for episode in unit.episodes}
         turns = {"waits": ["GATHERING", "COMPLETE"], "handed": ["DELIVERED"]}
         for record in naive.records:
             if record.is_stored:
-                state = states[record.episode_id]
-                assert (None if state is None else state.name) in turns.get(record.turn, [None])
+                assert states.get(record.episode_id) in turns.get(record.turn, [None])
         names = {record.group for record in naive.records if record.is_stored and naive.is_grouped(record)}
         assert own.groups is None or own.groups.groups.keys() == names
         if own.groups is not None:

@@ -1,588 +1,374 @@
-"""LearnerQueue: delivers each episode, or complete group, to the learner once, and counts what is dropped and why.
+"""LearnerQueue: what the learner of one buffer asks and says. The queue decides; its ledger holds the outcome.
 
-    an episode started    it takes a place; its group has one more open episode
-    it ended              it waits: in the line of single episodes, or in its group
-                          or it is dropped: "aborted", "empty", "straggler"
-    the learner asks      the first that wait are delivered; those before them that are too old are dropped: "stale";
-                          those that it does not accept are dropped: "rejected"
-    it rejects one        if it waited, or was delivered, it is dropped: "rejected", or for the learner's reason
-    it is put back        what did not reach the learner waits again, before all others
-    it is evicted         if it waited, it is dropped: "evicted"
-    cleared               if it waited, it is dropped: "cleared"
-    abandoned             if it waited in a group that is not complete, it is dropped: "straggler"
-    a restart             what was delivered and not acknowledged waits again, before all others
-    the learner resumes   likewise what was delivered at its version or later, or it is dropped: "resumed"
+    take           the next episodes or groups are delivered, each once, in order, if as many are ready as are asked for
+    put_back       what did not reach the learner waits again, before all others
+    reject         the learner does not want what it has, or what waits for it
+    ack            what was delivered before a version will not be needed again
+    set_version    the learner has moved on, so there are new places
+    resume         it goes on from other weights
 
-A dropped episode is counted and gives back its place: to its ticket if it failed while that is open, else to all.
-Invariant: the queue is told what started, ended or was evicted, in order, and does not affect the store: a delivered
-episode stays there and can be sampled. Of a store it asks for an episode by id, and for those that have ended.
-
-The line of single episodes begins with the first request for one. Until then nothing waits in it, and nothing is
-dropped, so evictions do not count for a learner that only samples. Episodes with a group_id belong to groups only if
-the buffer has a rule for them; otherwise a group_id has no effect.
+Each is checked, then written to the journal, if one is attached, then entered in the ledger: a call that fails has
+changed nothing. Nothing here waits. The ledger begins with the first of these calls, or at once if there are rules.
 """
 
-import collections
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-import time
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import contextlib
+import copy
+import dataclasses
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from relive import errors
 from relive.agents import admission as admission_lib
-from relive.agents import bias
 from relive.agents import groups as groups_lib
+from relive.agents import ledger as ledger_lib
 from relive.agents import units
+from relive.agents import waiters as waiters_lib
+from relive.common import copies
+from relive.common import imports
 from relive.common import validation
 
-Episode: TypeAlias = bias.EndedEpisode
-State: TypeAlias = units.DeliveryState
+if TYPE_CHECKING:
+    from relive.agents import queue_journal
+else:
+    queue_journal = imports.lazy_module("relive.agents.queue_journal")
+
+Kind: TypeAlias = Literal["episodes", "groups"]
 
 
-class Store(Protocol):
-    """What the queue asks of the store of a buffer."""
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Take:
+    """A request for the next episodes or groups; `LearnerQueue.request` returns checked ones.
 
-    @property
-    def finished(self) -> Iterable[Any]:
-        """The episodes that have ended, in that order."""
-        ...
+    Attributes:
+        kind: Which are asked for.
+        count: How many.
+        max_lag: Maximum lag behind the learner's version; None for any.
+        accept: Decides from copies of its episodes whether a unit is wanted; None for all.
+    """
 
-    def find(self, episode_id: str) -> Any:
-        """Return the stored episode with that id, or None."""
-        ...
+    kind: Kind
+    count: int
+    max_lag: int | None = None
+    accept: Callable[[list[Any]], object] | None = None
 
 
-class Waiters(Protocol):
-    """Wakes those who wait for a buffer."""
+class Taken(NamedTuple):
+    """Copies of what was delivered, in units, and how many more are ready."""
 
-    def wake(self) -> None:
-        """Let all check again, as when time begins to matter."""
-        ...
-
-    def wake_starts(self) -> None:
-        """Let those check again that wait to start episodes, as when places have come back."""
-        ...
-
-    def wake_starts_soon(self) -> None:
-        """Likewise, from any thread, as when a ticket was lost."""
-        ...
+    units: list[list[Any]]
+    ready: int
 
 
 class LearnerQueue:
-    """What the learner of one buffer was given, and what was dropped.
+    """The queue of one buffer.
 
     Args:
+        store: The episodes.
+        waiters: Those who wait for the buffer.
         admission: The rule for starting episodes; None to admit all.
         groups: The rule for complete groups; None for no groups.
-        waiters: Those who wait for the buffer.
+        redeliver: Whether what was not acknowledged is delivered again after a restart.
+        limits: The most that can be stored, by name, where there is a limit: a learner cannot ask for more.
+        name: The class of the buffer, for error messages.
+        ledger: A ledger of these episodes; None if the learner has asked for none.
 
     Attributes:
-        places: Issues the tickets, and counts their places.
-        groups: The groups; None without a rule for them.
-        singles: The single episodes that wait or were delivered, by id.
-        line: Those of them that wait; None before the first request.
-        delivered: The units that were delivered, in that order.
-        drops: Counts of dropped episodes, by reason.
-        num_waiting: Number of episodes that have ended and may still be delivered, also before there is a line.
-        unplaced: The ids of stored episodes that hold no place: when places were counted anew, they had been delivered
-            or were too old. Once they are delivered, or delivered again, they hold one.
+        known: The ledger; None before it begins.
+        num_commands: How many commands of the learner were carried out.
     """
 
     def __init__(
         self,
+        store: Any,
+        waiters: waiters_lib.DeliveryWaiters,
+        *,
         admission: admission_lib.Admission | None,
         groups: groups_lib.Groups | None,
-        waiters: Waiters,
+        redeliver: bool,
+        limits: Mapping[str, int],
+        name: str,
+        ledger: ledger_lib.Ledger | None = None,
     ) -> None:
-        self._rule, self._waiters = groups, waiters
-        self.places = admission_lib.AdmissionCounter(admission, waiters.wake_starts, waiters.wake_starts_soon)
-        self.groups = self._new_groups()
-        self.singles: dict[str, units.Unit] = {}
-        self.line: units.Line | None = None
-        self.delivered: dict[units.Unit, None] = {}
-        self.drops = bias.Drops()
-        self.num_waiting = 0
-        self.unplaced: set[str] = set()
-        self._has_restarted = False
-        self._stopped: float | None = None
+        self._store, self._waiters, self._name = store, waiters, name
+        self._admission, self._groups, self._redeliver, self._limits = admission, groups, redeliver, limits
+        self._journal: Any = None
+        self.known: ledger_lib.Ledger | None = None
+        self.num_commands = 0
+        if ledger is not None:
+            self._begin(ledger)
+        elif admission is not None or groups is not None:
+            self.ledger()
 
-    def _new_groups(self) -> groups_lib.GroupTracker | None:
-        return None if self._rule is None else groups_lib.GroupTracker(self._rule)
+    def new_ledger(self) -> ledger_lib.Ledger:
+        """Return an empty ledger with the rules of the queue."""
+        return ledger_lib.Ledger(self._admission, self._groups, self._waiters)
 
-    # Events.
+    def ledger(self) -> ledger_lib.Ledger:
+        """Return the ledger, begun now if there was none."""
+        if self.known is None:
+            ledger = self.new_ledger()
+            ledger.places.running = sum(each.status == "IN_PROGRESS" for each in self._store)
+            ledger.num_waiting = ledger.count_waiting(self._store.finished)
+            self._begin(ledger)
+        assert self.known is not None
+        return self.known
 
-    def check_start(self, group_id: str | None, ticket: object, call: str) -> None:
-        """Raise an error, which names the call, unless an episode of that group may start with that ticket."""
-        self.places.check(ticket, call)
-        if self.groups is not None and group_id is not None:
-            self.pass_time()
-            self.groups.check_start(group_id)
+    def _begin(self, ledger: ledger_lib.Ledger) -> None:
+        self.known = ledger
+        self._store.listeners.insert(0, ledger)
 
-    def started(self, store: Store, episode: Episode) -> None:
-        """Record that an episode has started, after `check_start`."""
-        self.places.started()
-        if self.groups is not None and episode.group_id is not None:
-            had_due = self.groups.due is not None
-            self.groups.started(episode.group_id, self.now())
-            if not had_due and self.groups.due is not None:
-                self._waiters.wake()
+    def write_to(self, journal: Any) -> None:
+        """Write each command to a journal from now on; to none if None."""
+        self._journal = journal
 
-    def ended(self, store: Store, episode: Episode) -> None:
-        """Record that an open episode has ended."""
-        reason = why_not(episode)
-        self.places.ended(episode.episode_id, is_wasted=reason is not None)
-        if self.groups is not None and episode.group_id is not None:
-            self.pass_time()
-            late = self.groups.ended(self.groups.groups[episode.group_id], episode, counts=reason is None)
-            if late is not None:
-                self._drop(late, [episode])
-            self.num_waiting += reason is None and late is None
-        else:
-            self.num_waiting += reason is None
-            if self.line is None:
-                return
-            if reason is None:
-                self._line_up(self.line, episode)
-        if reason is not None:
-            self.drops.count(reason, episode.agent_id)
+    # Requests.
 
-    def evicted(self, store: Store, episode: Episode) -> None:
-        """Record that an ended episode is about to be evicted."""
-        if self.groups is not None and episode.group_id is not None:
-            self.pass_time()
-        unit = self.unit_of(episode)
-        if unit is None:
-            self.num_waiting -= self.line is None and why_not(episode) is None
-        elif episode in unit.episodes:
-            if unit.is_pending:
-                self.drop(unit, "evicted", State.EVICTED)
-            else:
-                self._take_out(unit, [episode])
-        if self.groups is not None and unit is not None and unit.is_group:
-            self.groups.left(unit)
-        self.unplaced.discard(episode.episode_id)
-
-    def cleared(self, store: Store) -> None:
-        """Record that all episodes are about to be removed."""
-        for unit in [unit for unit in self.all_units() if unit.is_pending]:
-            self._drop("cleared", unit.episodes)
-        self.groups, self.line = self._new_groups(), None if self.line is None else units.Line()
-        self.singles.clear()
-        self.delivered.clear()
-        self.unplaced.clear()
-        self.num_waiting = 0
-        self.places.cleared()
-
-    # Time.
-
-    @property
-    def due(self) -> float | None:
-        """When the next group falls due, by the monotonic clock; None if none will."""
-        return None if self.groups is None else self.groups.due
-
-    def stop_clock(self) -> None:
-        """Stop the clock of the groups until `start_clock`, while a journal is replayed, and restart their timeouts."""
-        self._stopped = time.monotonic()
-        if self.groups is not None:
-            self.groups.restart_times(self._stopped)
-
-    def start_clock(self) -> None:
-        """Start the clock of the groups again."""
-        self._stopped = None
-
-    def now(self) -> float:
-        """Return the current time of the groups, by the monotonic clock."""
-        return time.monotonic() if self._stopped is None else self._stopped
-
-    def pass_time(self) -> None:
-        """Complete or close due groups."""
-        if self.groups is not None and self.groups.due is not None:
-            stragglers = self.groups.pass_time(self.now())
-            self.num_waiting -= len(stragglers)
-            self._drop("straggler", stragglers)
-
-    # Requests of the learner.
-
-    def singles_line(self, store: Store) -> units.Line:
-        """Return the line of single episodes, begun with those that have ended so far."""
-        if self.line is None:
-            self.line = units.Line()
-            for episode in store.finished:
-                if self.groups is not None and episode.group_id is not None:
-                    continue
-                reason = why_not(episode)
-                if reason is None:
-                    self._line_up(self.line, episode)
-                else:
-                    self.drops.count(reason, episode.agent_id)
-        return self.line
-
-    @property
-    def has_removed(self) -> bool:
-        """Whether any single episode has left the line, of those that ever waited."""
-        return self.line is not None and self.line.num_removed > 0
-
-    def forget_line(self, drops: bias.Drops) -> None:
-        """Go back to before the line of single episodes began, given the drops then; nothing has left it."""
-        for unit in self.line or ():
-            del self.singles[unit.key]
-        self.line, self.drops = None, drops
-
-    def groups_line(self) -> units.Line:
-        """Return the line of complete groups; the queue must have groups."""
-        assert self.groups is not None
-        self.pass_time()
-        return self.groups.complete
-
-    def deliver(self, delivered: Mapping[units.Unit, list[Episode]], version: int | None) -> None:
-        """Record that units that wait were delivered, given their episodes.
-
-        Args:
-            delivered: The units, and their episodes. Others of a group come too late: time that has passed may have
-                completed it without them, but does not in a replay.
-            version: The learner's policy version.
-        """
-        for unit, episodes in delivered.items():
-            self._drop("straggler", [each for each in self._close(unit, State.DELIVERED) if each not in episodes])
-            unit.episodes, unit.version = episodes, -1 if version is None else version
-            self.delivered[unit] = None
-            self._hold_places(episodes)
-
-    def waiting(self, store: Store, episode_ids: Iterable[str]) -> dict[units.Unit, list[Episode]]:
-        """Return the units of episodes that wait, with these; those no longer stored are ignored.
+    def request(self, kind: Kind, call: str, count: object, max_lag: object, accept: Any) -> Take:
+        """Return a checked request for the next episodes or groups; see Delivering.
 
         Raises:
-            CheckpointError: One of them does not wait.
+            ArgumentError: An argument is invalid for this buffer; the error names the call.
         """
-        found: dict[units.Unit, list[Episode]] = {}
-        for episode in self._stored(store, episode_ids):
-            unit = self.unit_of(episode)
-            if unit is None or not unit.is_pending or episode not in unit.episodes:
-                raise errors.CheckpointError(f"hands out episode {episode.episode_id}, which cannot be")
-            found.setdefault(unit, []).append(episode)
-        return found
+        if kind == "groups" and self._groups is None:
+            raise errors.ArgumentError(f"{call} needs a buffer with groups: {self._name}(groups=Groups(size))")
+        count = validation.positive_int("count", count)
+        each = groups_lib.sizes(self._groups if kind == "groups" else None)[0]
+        for what, most in self._limits.items():
+            if count * each > most:
+                raise errors.ArgumentError(f"count must be at most {most // each} with {most} {what}, got {count}")
+        if accept is not None:
+            validation.require_function("accept", accept)
+        if max_lag is not None:
+            max_lag = validation.non_negative_int("max_lag", max_lag)
+            if self._store.policy_version is None:
+                raise errors.ArgumentError(
+                    "max_lag asks for the learner's policy version: call set_policy_version first"
+                )
+        of_unit = accept if accept is None or kind == "groups" else lambda unit: accept(*unit)
+        return Take(kind, count, max_lag, of_unit)
 
-    def pass_over(self, store: Store, episode_ids: Iterable[str], reason: str) -> None:
-        """Drop the units of those episodes that wait."""
-        for episode in self._stored(store, episode_ids):
-            unit = self.unit_of(episode)
-            if unit is not None and unit.is_pending:
-                self.drop(unit, reason)
+    def least_version(self, request: Take) -> int | None:
+        """Return the oldest acceptable version; None if all are."""
+        version = self._store.policy_version
+        return None if request.max_lag is None or version is None else version - request.max_lag
 
-    def reject(self, store: Store, episode_ids: Iterable[str], reason: str, *, has_single: bool) -> int:
-        """Drop those of the episodes that were delivered or wait, and return how many there were.
+    def begin_line(self) -> None:
+        """Let the line of single episodes begin, as the learner waits for them."""
+        if self.ledger().line is None:
+            self._write_line()
+            self.ledger().singles_line(self._store)
 
-        A waiting episode drops all that wait in the same group. If any is a single one, their line begins.
-        """
-        if has_single:
-            self.singles_line(store)
-        num_dropped = 0
-        for episode in self._stored(store, episode_ids):
-            self.pass_time()
-            unit = self.unit_of(episode)
-            if unit is None or episode not in unit.episodes:
-                continue
-            rejected = [episode]
-            if unit.is_pending:
-                rejected = self._close(unit, State.CLOSED)
-                self._drop(reason, rejected)
-            else:
-                self._take_out(unit, rejected, reason)
-            num_dropped += len(rejected)
-        return num_dropped
-
-    def acknowledge(self, version: int, but: Collection[str] = ()) -> None:
-        """Record that all that was delivered before the learner had that version will not be needed again.
-
-        What waits again, since the learner was restarted before it could say so, does not wait any more.
+    def num_ready(self, request: Take, accepted: set[units.Unit], kept: int | None = None) -> int:
+        """Return how many units are ready for a request, after calling `accept` for as many as needed.
 
         Args:
-            version: The version.
-            but: The ids of episodes that may not have reached their learner.
+            request: The request.
+            accepted: Units that were accepted before, and are not checked again; more are added.
+            kept: The oldest version reserved for earlier requests; None if none is.
         """
-        groups = () if self.groups is None else self.groups.complete
-        for unit in [*self.delivered, *(self.line or ()), *groups]:
-            is_older = unit.version is not None and unit.version < version
-            if is_older and not any(episode.episode_id in but for episode in unit.episodes):
-                if unit.is_pending:
-                    held = {each.episode_id for each in self._close(unit, State.DELIVERED)} - self.unplaced
-                    self.unplaced |= held
-                    self.places.release_place(len(held))
-                    self.delivered[unit] = None
-                unit.version = None
+        while request.accept is not None and self._refuse(request, request.accept, accepted, kept):
+            pass  # More units became available.
+        return self._line(request.kind).num_fresh(self.least_version(request), kept)
 
-    def restart(self, *, waits: bool) -> None:
-        """Go on after a restart: places are counted anew at the next version, and what is not acknowledged `waits`."""
-        self._has_restarted = self.places.rule is not None
-        if waits:
-            self.take_back(-1, waits=True)
+    def _refuse(
+        self,
+        request: Take,
+        accept: Callable[[list[Any]], object],
+        accepted: set[units.Unit],
+        kept: int | None,
+    ) -> bool:
+        """Call `accept` for the next units, drop the refused ones, and return whether any was checked."""
+        line, has_asked = self._line(request.kind), False
+        accepted.intersection_update([unit for unit in accepted if unit in line])
+        for unit in line.find(request.count, self.least_version(request), kept)[0]:
+            if unit not in accepted and unit in line:  # An earlier `accept` may have called the buffer.
+                has_asked = True
+                if validation.boolean("what accept returns", accept(_copied(unit))):
+                    accepted.add(unit)
+                elif unit in line:
+                    self._write_later(queue_journal.DELIVER, not unit.is_group, [], _ids([unit]), "rejected")
+                    self.ledger().drop(unit, "rejected")
+        return has_asked
 
-    def resume(self, store: Store, version: int, *, waits: bool) -> None:
-        """Go on from weights of that version, with places counted anew; see `take_back`."""
-        self.take_back(version, waits=waits)
-        self.count_places(store, version)
+    def deliver(self, request: Take, number: int, kept: int | None = None) -> list[list[Any]]:
+        """Deliver `number` units of what a request asks for, which must be ready, and return copies of them."""
+        fresh, stale = self._line(request.kind).find(number, self.least_version(request), kept)
+        answer, ledger = [_copied(unit) for unit in fresh], self.ledger()
+        reason = "stale" if stale else ""
+        self._write_later(queue_journal.DELIVER, request.kind == "episodes", _ids(fresh), _ids(stale), reason)
+        ledger.deliver({unit: unit.episodes for unit in fresh}, self._store.policy_version)
+        for unit in stale:
+            ledger.drop(unit, reason)
+        return answer
 
-    def take_back(self, least: int, *, waits: bool) -> None:
-        """Let what was delivered at that version or later, and not acknowledged, wait again, in the order of delivery.
+    def take(self, request: Take, at_most: int | None = None) -> Taken:
+        """Deliver the next episodes or groups, or none if fewer are ready, and say how many more are.
 
-        It comes before all others; or it is dropped as "resumed" unless it `waits`.
-        """
-        for unit in reversed([each for each in self.delivered if each.version is not None and each.version >= least]):
-            if waits:
-                self._wait_again(unit, unit.version)
-            else:
-                self._take_out(unit, unit.episodes, "resumed")
-
-    def put_back(self, store: Store, ids_of_units: Sequence[Sequence[str]]) -> None:
-        """Let episodes or groups, each a list of ids, whose newest delivery failed wait again, before all others."""
-        for episode_ids in reversed(ids_of_units):
-            self._put_back(store, episode_ids)
-
-    def _put_back(self, store: Store, episode_ids: Sequence[str]) -> None:
-        """Let an episode or group wait again.
-
-        A group of which an episode was evicted or rejected meanwhile is dropped.
+        With the first request for single episodes their line begins, also if too few of them wait; unless this raises
+        before any of them was dropped.
 
         Args:
-            store: The episodes.
-            episode_ids: The id of the episode, or those of the group.
+            request: What is asked for; no more than that are looked for.
+            at_most: How many of them to deliver; None for all.
+        """
+        number = request.count if at_most is None else at_most
+        if request.kind == "groups" or (self.known is not None and self.known.line is not None):
+            return self._take(request, number)
+        had_ledger, ledger = self.known is not None, self.ledger()
+        drops = copy.deepcopy(ledger.drops)
+        try:
+            taken = self._take(request, number)
+            if not taken.units and not ledger.has_removed:
+                self._write_line()
+        except BaseException:
+            if not ledger.has_removed:
+                ledger.forget_line(drops)
+                if not had_ledger:
+                    self._store.listeners.remove(ledger)
+                    self.known = None
+            raise
+        return taken
+
+    def _take(self, request: Take, number: int) -> Taken:
+        ready = min(self.num_ready(request, set()), request.count)
+        if not 0 < number <= ready:
+            return Taken([], ready)
+        return Taken(self.deliver(request, number), ready - number)
+
+    def _line(self, kind: Kind) -> units.Line:
+        """Return the line of units of a kind, as it is now."""
+        ledger = self.ledger()
+        return ledger.singles_line(self._store) if kind == "episodes" else ledger.groups_line()
+
+    # What the learner says.
+
+    def put_back(self, ids_of_units: Sequence[Sequence[str]]) -> None:
+        """Let episodes or groups, each a list of ids, wait again, before all others: they did not reach the learner."""
+        self._write_later(queue_journal.PUT_BACK, [list(ids) for ids in ids_of_units])
+        self.ledger().put_back(self._store, ids_of_units)
+        self._waiters.wake_learner()
+
+    def reject(self, episode_ids: Iterable[str], reason: str) -> int:
+        """Drop those of the episodes that were delivered or wait, and return how many there were."""
+        found = [episode for episode_id in episode_ids if (episode := self._store.find(episode_id)) is not None]
+        if not found:
+            return 0
+        stored = [episode.episode_id for episode in found]
+        has_single = any(ledger_lib.waits_alone(episode, self._groups) for episode in found)
+        self._write_later(queue_journal.REJECT, has_single, stored, reason)
+        return self.ledger().reject(self._store, stored, reason, has_single=has_single)
+
+    def ack(self, version: int, but: Collection[str] = ()) -> None:
+        """Acknowledge what was delivered before a version, but for those episodes: they may not have reached anyone.
 
         Raises:
-            CheckpointError: They cannot have been delivered together.
+            ArgumentError: Nothing is delivered again, or the learner does not have that version.
         """
-        stored = self._stored(store, episode_ids)
-        found = [(self.unit_of(episode), episode) for episode in stored]
-        delivered = [(unit, each) for unit, each in found if unit and unit.is_delivered and each in unit.episodes]
-        if not delivered:
-            return
-        unit = delivered[0][0]
-        assert unit is not None
-        rule = self._rule if unit.is_group else None
-        sizes = range(1, 2) if rule is None else range(rule._least_size, rule.size + 1)
-        are_one = all(each is unit for each, _ in delivered)
-        if not are_one or len(set(episode_ids)) < len(episode_ids) or len(episode_ids) not in sizes:
-            raise errors.CheckpointError(f"puts {validation.short_repr(list(episode_ids))} back, which cannot be")
-        if len(delivered) == len(episode_ids):
-            self._wait_again(unit)
-        else:
-            reason = "rejected" if len(stored) == len(episode_ids) else "evicted"
-            self._take_out(unit, [episode for _, episode in delivered], reason)
+        if not self._redeliver:
+            raise errors.ArgumentError("ack needs a buffer that delivers again: give it redeliver=True")
+        version, newest = validation.non_negative_int("version", version), self._store.policy_version
+        if newest is None or version > newest:
+            known = "none was set" if newest is None else newest
+            raise errors.ArgumentError(
+                f"version must be at most the learner's, {known}, got {version}: call set_policy_version first"
+            )
+        self._write(queue_journal.ACKNOWLEDGE, version, list(but))
+        if self.known is not None:
+            self.known.acknowledge(version, but)
 
-    def drop(self, unit: units.Unit, reason: str, state: State = State.CLOSED) -> None:
-        """Drop a unit that waits."""
-        self._drop(reason, self._close(unit, state))
+    def set_version(self, version: int) -> None:
+        """Set the learner's policy version, which never goes down."""
+        before = self._store.policy_version
+        version = validation.next_version(version, before)
+        self._write(queue_journal.LEARN, version)
+        self._store.policy_version = version
+        if self.known is not None:
+            self.known.set_version(self._store, before, version)
+        self._waiters.wake_learner()
+
+    def resume(self, version: int) -> None:
+        """Go on from weights of any policy version."""
+        version = validation.non_negative_int("version", version)
+        self._write(queue_journal.RESUME, version, self._redeliver)
+        self._store.policy_version = version
+        if self.known is not None:
+            self.known.resume(self._store, version, waits=self._redeliver)
+        self._waiters.wake_learner()
+
+    def restart(self) -> None:
+        """Let what was not acknowledged wait again, after a restart."""
+        if self.known is not None:
+            self.known.restart(waits=self._redeliver)
+        self._waiters.wake_learner()
 
     def abandon(self, group_ids: Iterable[str]) -> None:
-        """Give up those of the groups that are not complete."""
-        if self.groups is not None:
-            for group_id in set(self.groups.gathering).intersection(group_ids):
-                self.drop(self.groups.gathering[group_id], "straggler")
+        """Give up those of the groups that are not complete; `write` has told the journal."""
+        if self.known is not None:
+            self.known.abandon(group_ids)
+
+    def give_up(self, group_ids: Iterable[str]) -> int:
+        """Give up those of the groups that are not complete and hold places, and return how many there were."""
+        torn = {*self.gathering()}.intersection(group_ids)
+        ids = self.known.first_in(torn) if self.known is not None else []
+        if ids:
+            self.reject(ids, "straggler")
+        return len(ids)
 
     # Questions.
 
+    @property
+    def changes(self) -> int:
+        """How often anyone had a reason to look again; 0 before the ledger begins."""
+        return 0 if self.known is None else 1 + self._waiters.wakes
+
     def gathering(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
-        self.pass_time()
-        return [] if self.groups is None else list(self.groups.gathering)
+        return [] if self.known is None else self.known.gathering()
 
-    def unit_of(self, episode: Episode) -> units.Unit | None:
-        """Return the group of a stored episode, or its own unit, which it has only while it waits or is delivered."""
-        if self.groups is not None and episode.group_id is not None:
-            return self.groups.groups.get(episode.group_id)
-        return self.singles.get(episode.episode_id)
+    def is_past(self, group_id: str) -> bool:
+        """Return whether a group was complete or given up, if any of its episodes is still stored."""
+        groups = None if self.known is None else self.known.groups
+        group = None if groups is None else groups.groups.get(group_id)
+        return group is not None and group.state is not units.DeliveryState.GATHERING
 
-    def all_units(self) -> Iterator[units.Unit]:
-        """Yield all units: those that gather and wait in their order, the delivered ones, and groups that are past."""
-        if self.groups is not None:
-            yield from self.groups.gathering.values()
-            yield from self.groups.complete
-        yield from self.line or ()
-        yield from self.delivered
-        if self.groups is not None:
-            yield from (group for group in self.groups.groups.values() if not (group.is_pending or group.is_delivered))
+    def are_delivered(self, episode_ids: Iterable[str]) -> bool:
+        """Return whether any of those episodes is delivered."""
+        found = [self._store.find(episode_id) for episode_id in episode_ids]
+        ledger = self.known
+        return ledger is not None and any(episode is not None and ledger.is_delivered(episode) for episode in found)
 
-    def is_delivered(self, episode: Episode) -> bool:
-        """Return whether a stored episode was delivered, and not rejected."""
-        unit = self.unit_of(episode)
-        return unit is not None and unit.is_delivered and episode in unit.episodes
+    def num_outstanding(self, max_lag: int | None = None) -> tuple[int, int]:
+        """Return how many episodes run or may still be delivered, and how many run.
 
-    def delivery_states(self, episodes: Iterable[Episode]) -> list[State | None]:
-        """Return the state of each stored episode; None if it is open, was dropped, or is not waited for."""
-        found = [(self.unit_of(episode), episode) for episode in episodes]
-        return [None if unit is None or each not in unit.episodes else unit.state for unit, each in found]
-
-    @property
-    def num_outstanding(self) -> int:
-        """Number of episodes that are open, or have ended and may still be delivered."""
-        return self.places.running + self.num_waiting
-
-    def num_older(self, least: int) -> int:
-        """Return how many episodes wait in units that are older than a version. O(units that wait)."""
-        groups = [] if self.groups is None else [*self.groups.gathering.values(), *self.groups.complete]
-        return len(units.episodes_of(unit for unit in [*groups, *(self.line or ())] if unit.is_older(least)))
-
-    def waiting_units(self, ended: Iterable[Episode]) -> list[units.Unit]:
-        """Return what may still be delivered, in units, given the episodes that have ended. O(episodes)."""
-        found = [unit for unit in self.all_units() if unit.is_pending]
-        single = [each for each in ended if self.unit_of(each) is None and why_not(each) is None]
-        alone = [] if self.line is not None else [units.Unit("", False, State.COMPLETE, [each]) for each in single]
-        return found + alone
-
-    def count_waiting(self, ended: Iterable[Episode]) -> int:
-        """Return what `num_waiting` must be, given the episodes that have ended. O(episodes)."""
-        return len(units.episodes_of(self.waiting_units(ended)))
-
-    def set_version(self, store: Store, before: int | None, version: int) -> None:
-        """Record that the learner has set its version: the first, and the first after a restart, count places anew.
-
-        What was delivered before was trained on before it.
+        What waits with a larger lag is not counted, given a `max_lag`: O(units that wait), otherwise O(1).
         """
-        if self.places.versions is None or before is None or self._has_restarted:
-            self.count_places(store, version)
-        else:
-            self.places.move_on(version - before)
+        ledger, version = self.ledger(), self._store.policy_version
+        ledger.pass_time()
+        older = 0 if max_lag is None or version is None else ledger.num_older(version - max_lag)
+        return ledger.num_outstanding - older, ledger.places.running
 
-    def count_places(self, store: Store, version: int | None) -> None:
-        """Count places anew: what is open, or may still be delivered and is not too old for that version, holds one."""
-        self._has_restarted, least = False, self.places.least_version(version)
-        fresh = [unit for unit in self.waiting_units(store.finished) if not unit.is_older(least)]
-        held = {each.episode_id for each in units.episodes_of(fresh)}
-        self.unplaced = {each.episode_id for each in store.finished} - held
-        self.places.begin(None if version is None else 0, self.places.running + len(held))
+    # The journal.
 
-    def rebuild(
-        self, store: Store, episodes: Iterable[Episode], delivered: Collection[Episode], pending: Collection[Episode]
-    ) -> None:
-        """Fill a new queue by its own rules, and count places, from what is known of each episode.
+    def _write(self, kind: int, *arguments: Any) -> None:
+        """Journal a command of the learner, if a journal is attached, and count it."""
+        if self._journal is not None:
+            self._journal.write(kind, *arguments)
+        self.num_commands += 1
 
-        Group timeouts restart. What was delivered counts as acknowledged.
+    def _write_later(self, kind: int, *arguments: Any) -> None:
+        """Likewise; it is synced with the next record."""
+        with contextlib.nullcontext() if self._journal is None else self._journal._syncing_later():
+            self._write(kind, *arguments)
 
-        Args:
-            store: The episodes.
-            episodes: All of them.
-            delivered: Those that were delivered.
-            pending: Those that have ended, can be trained on, and were neither delivered nor dropped.
-        """
-        for episode in episodes:
-            self.started(store, episode)
-        ended = list(store.finished)
-        if self.groups is None and any(each not in pending for each in ended):
-            self.line = units.Line()  # What was delivered in groups must not be delivered again.
-        for episode in ended:
-            if episode in delivered:
-                unit = self.unit_of(episode)
-                if unit is None:
-                    unit = self.singles[episode.episode_id] = units.Unit(episode.episode_id, False, State.DELIVERED)
-                elif unit.is_pending:
-                    self._close(unit, State.DELIVERED)
-                unit.episodes.append(episode)
-                self.delivered[unit] = None
-        for episode in ended:
-            if episode in pending:
-                self.ended(store, episode)
-            elif self.groups is not None and episode.group_id is not None:
-                self.groups.groups[episode.group_id].running -= 1
-        self.places.running = sum(episode.status == "IN_PROGRESS" for episode in episodes)
-        self.num_waiting = self.count_waiting(ended)
-        self.count_places(store, None)
-
-    def check(self, episodes: Iterable[Episode]) -> None:
-        """Raise CorruptionError if the units are inconsistent, given all stored episodes."""
-        stored, found = list(episodes), list(self.all_units())
-        is_stored, held = set(stored), units.episodes_of(found)
-        for episode in held:
-            if episode not in is_stored or episode.status == "IN_PROGRESS" or why_not(episode) is not None:
-                raise errors.CorruptionError(
-                    f"episode {episode.episode_id} is {episode.status} with {len(episode)} transitions: it can neither "
-                    "wait for the learner nor have been handed out"
-                )
-        are_own = all(self.unit_of(episode) is unit for unit in found for episode in unit.episodes)
-        if len(set(held)) < len(held) or not are_own:
-            raise errors.CorruptionError("an episode must wait, or have been handed out, in its own unit, and once")
-        for unit in found:
-            if unit.is_delivered != (unit in self.delivered) or unit.is_delivered > bool(unit.episodes):
-                raise errors.CorruptionError(f"{unit.key} is {unit.state.name}, but cannot have been handed out")
-            if unit.version is not None and not unit.is_delivered and unit.state is not State.COMPLETE:
-                raise errors.CorruptionError(f"{unit.key} cannot wait to be acknowledged, as it is {unit.state.name}")
-        if {unit.key: unit for unit in found if not unit.is_group} != self.singles:
-            raise errors.CorruptionError("single episodes must wait, or have been handed out, by their ids")
-        if self.line is not None:
-            self.line.check()
-        is_open = [episode for episode in stored if episode.status == "IN_PROGRESS"]
-        if self.places.running != len(is_open):
-            raise errors.CorruptionError(f"{len(is_open)} episodes are open, but {self.places.running} are counted")
-        waiting = self.count_waiting(is_stored.difference(is_open))
-        if self.num_waiting != waiting:
-            raise errors.CorruptionError(f"{waiting} episodes wait, but {self.num_waiting} are counted")
-        if self.groups is not None:
-            self.groups.check()
-            for name, some in (("stored", stored), ("running", is_open)):
-                counts = collections.Counter(episode.group_id for episode in some if episode.group_id is not None)
-                counted = {key: getattr(group, name) for key, group in self.groups.groups.items()}
-                if +collections.Counter(counted) != counts:
-                    raise errors.CorruptionError(f"groups must have {dict(counts)} episodes {name}, found {counted}")
-
-    # Parts.
-
-    def _stored(self, store: Store, episode_ids: Iterable[str]) -> list[Episode]:
-        found = [store.find(episode_id) for episode_id in episode_ids]
-        return [episode for episode in found if episode is not None]
-
-    def _line_up(self, line: units.Line, episode: Episode) -> None:
-        unit = units.Unit(episode.episode_id, False, State.COMPLETE, [episode])
-        self.singles[unit.key] = unit
-        line.add(unit)
-
-    def _close(self, unit: units.Unit, state: State) -> list[Episode]:
-        """End the waiting of a unit, and return its episodes."""
-        unit.version = None
-        self.num_waiting -= len(unit.episodes)
-        if self.groups is not None and unit.is_group:
-            return self.groups.close(unit, state)
-        assert self.line is not None
-        self.line.remove(unit)
-        unit.state = state
-        if not unit.is_delivered:
-            del self.singles[unit.key]
-        return unit.episodes
-
-    def _take_out(self, unit: units.Unit, episodes: list[Episode], reason: str | None = None) -> None:
-        """Take episodes out of a delivered unit, which is not delivered again, and drop them if there is a reason."""
-        if reason is not None:
-            self._drop(reason, episodes)
-        unit.episodes = [episode for episode in unit.episodes if episode not in episodes]
-        unit.version = None
-        if not unit.episodes:
-            unit.state = State.CLOSED
-            del self.delivered[unit]
-            if not unit.is_group:
-                del self.singles[unit.key]
-
-    def _wait_again(self, unit: units.Unit, version: int | None = None) -> None:
-        """Let a delivered unit wait again, before all others, given the version if it had reached the learner."""
-        self._hold_places(unit.episodes)
-        unit.version = version
-        self.num_waiting += len(unit.episodes)
-        del self.delivered[unit]
-        line = self.groups.complete if self.groups is not None and unit.is_group else self.line
-        assert line is not None
-        line.add(unit, first=True)
-
-    def _hold_places(self, episodes: Iterable[Episode]) -> None:
-        """Let those of the episodes that hold no place hold one."""
-        held = self.unplaced.intersection([each.episode_id for each in episodes])
-        self.unplaced -= held
-        self.places.admitted += len(held)
-
-    def _drop(self, reason: str, episodes: Iterable[Episode]) -> None:
-        """Count dropped episodes, and take back their places."""
-        dropped = list(episodes)
-        for episode in dropped:
-            self.drops.count(reason, episode.agent_id)
-        self.places.release_place(sum(each.episode_id not in self.unplaced for each in dropped))
+    def _write_line(self) -> None:
+        """Journal that the line of single episodes begins."""
+        self._write_later(queue_journal.DELIVER, True, [], [], "")
 
 
-def why_not(episode: Episode) -> str | None:
-    """Return why an ended episode cannot be trained on; None if it can."""
-    if episode.status == "ABORTED":
-        return "aborted"
-    return None if len(episode) else "empty"
+def _ids(some: Iterable[units.Unit]) -> list[str]:
+    return [episode.episode_id for episode in units.episodes_of(some)]
+
+
+def _copied(unit: units.Unit) -> list[Any]:
+    """Return copies of the episodes of a unit that share nothing mutable with the store."""
+    return [copies.copied(episode) for episode in unit.episodes]

@@ -42,17 +42,18 @@ class QueueReplay:
     """
 
     def __init__(self, buffer: Any) -> None:
-        self._buffer, self._store, self._written = buffer, buffer._store, buffer._written()
-        if buffer._queue is not None:
-            buffer._queue.stop_clock()
+        self._buffer, self._store, self._queue = buffer, buffer._store, buffer._queue
+        self._written = buffer._written()
+        if self._queue.known is not None:
+            self._queue.known.stop_clock()
 
     def end(self) -> None:
         """Finish the replay: there are no more records."""
-        buffer = self._buffer
-        if buffer._queue is not None:
-            buffer._queue.start_clock()
-            if buffer._written() != self._written:
-                buffer._queue.count_places(self._store, self._store.policy_version)
+        ledger = self._queue.known
+        if ledger is not None:
+            ledger.start_clock()
+            if self._buffer._written() != self._written:
+                ledger.count_places(self._store, self._store.policy_version)
 
     def learn(self, version: int) -> None:
         """Set the learner's policy version."""
@@ -63,36 +64,36 @@ class QueueReplay:
     def resume(self, version: int, waits: bool) -> None:
         """Go on from a version."""
         self._store.policy_version = version
-        if self._buffer._queue is not None:
-            self._buffer._queue.resume(self._store, version, waits=waits)
+        if self._queue.known is not None:
+            self._queue.known.resume(self._store, version, waits=waits)
 
     def deliver(self, are_single: bool, episode_ids: list[str], dropped: list[str], reason: str) -> None:
         """Deliver episodes, and drop those that were passed over."""
         if bool(dropped) != bool(reason):
             raise errors.CheckpointError("drops episodes without a reason, or has a reason and drops none")
-        queue = self._buffer._learner()
+        ledger = self._queue.ledger()
         if are_single:
-            queue.singles_line(self._store)
-        queue.deliver(queue.waiting(self._store, episode_ids), self._store.policy_version)
-        queue.pass_over(self._store, dropped, reason)
+            ledger.singles_line(self._store)
+        ledger.deliver(ledger.waiting(self._store, episode_ids), self._store.policy_version)
+        ledger.pass_over(self._store, dropped, reason)
 
     def acknowledge(self, version: int, but: list[str]) -> None:
         """Acknowledge what was delivered before a version, except for some episodes."""
-        self._buffer._learner().acknowledge(version, but)
+        self._queue.ledger().acknowledge(version, but)
 
     def restart(self) -> None:
         """Let what is not acknowledged wait again."""
-        self._buffer._learner().restart(waits=True)
+        self._queue.ledger().restart(waits=True)
 
     def put_back(self, ids_of_units: list[list[str]]) -> None:
         """Let what did not reach the learner wait again."""
-        self._buffer._learner().put_back(self._store, ids_of_units)
+        self._queue.ledger().put_back(self._store, ids_of_units)
 
     def reject(self, has_single: bool, episode_ids: list[str], reason: str) -> None:
         """Drop episodes."""
         if not episode_ids or not reason:
             raise errors.CheckpointError("rejects no episodes, or without a reason")
-        self._buffer._learner().reject(self._store, episode_ids, reason, has_single=has_single)
+        self._queue.ledger().reject(self._store, episode_ids, reason, has_single=has_single)
 
     def abandon(self, group_ids: list[str]) -> None:
         """End all open episodes as ABORTED, and give up groups."""

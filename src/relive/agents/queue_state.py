@@ -1,4 +1,4 @@
-"""The checkpointed state of a LearnerQueue, and of the sums over episodes: columns of units, and one plain-1 value.
+"""The checkpointed state of a Ledger, and of the sums over episodes: columns of units, and one plain-1 value.
 
     unit_state     |u1 [U]      the DeliveryState of each unit: first groups, by `keys`, then single episodes
     unit_version   <i8 [U]      the learner's version when it was delivered, -1 for none; -2 if it need not come again
@@ -23,19 +23,20 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.agents import bias
-from relive.agents import queue as queue_lib
+from relive.agents import ledger as ledger_lib
+from relive.agents import ledger_check
 from relive.agents import units as units_lib
 from relive.common import arrays
 from relive.common import validation
+from relive.episodes import sums as sums_lib
 from relive.persistence import codec
 from relive.persistence import settings
 from relive.persistence import state
 
-Episode: TypeAlias = queue_lib.Episode
-LearnerQueue: TypeAlias = queue_lib.LearnerQueue
+Episode: TypeAlias = ledger_lib.Episode
+Ledger: TypeAlias = ledger_lib.Ledger
 
-_COUNTS = tuple(field.name for field in dataclasses.fields(bias.Tally) if field.name != "returns")
+_COUNTS = tuple(field.name for field in dataclasses.fields(sums_lib.Tally) if field.name != "returns")
 _MOST_SUM = validation.LARGEST**2
 """No sum of versions is larger."""
 _MOST_BITS = 4096
@@ -73,37 +74,37 @@ class Snapshot:
         }
 
 
-def snapshot(queue: LearnerQueue | None, sums: bias.Sums, *, is_empty: bool = False) -> Snapshot:
-    """Return a snapshot of a queue, if there is one, and of sums; `is_empty` if everything stored counts as evicted."""
+def snapshot(ledger: Ledger | None, sums: sums_lib.Sums, *, is_empty: bool = False) -> Snapshot:
+    """Return a snapshot of a ledger, if there is one, and sums; `is_empty` if everything stored counts as evicted."""
     content: dict[str, Any] = {"produced": _sums(sums.produced), "trained": _sums(sums.trained), "queue": None}
-    if queue is None:
+    if ledger is None:
         return Snapshot(content=content)
-    listed = [] if is_empty else sorted(queue.all_units(), key=lambda unit: not unit.is_group)
-    now = queue.now()
-    counts = queue.drops.view()
+    listed = [] if is_empty else sorted(ledger.all_units(), key=lambda unit: not unit.is_group)
+    now = ledger.now()
+    counts = ledger.drops.view()
     content["queue"] = {
         "keys": [unit.key for unit in listed if unit.is_group],
-        "has_line": queue.line is not None,
-        "admitted": queue.places.admitted,
-        "versions": queue.places.versions,
+        "has_line": ledger.line is not None,
+        "admitted": ledger.places.admitted,
+        "versions": ledger.places.versions,
         "drops": [[reason, source, count] for reason in counts for source, count in counts[reason].items()],
     }
     rows = [
         (
             unit.state.value,
             _ACKNOWLEDGED if unit.version is None else unit.version,
-            now - unit.since if unit.is_group else 0.0,
+            now - unit.since if isinstance(unit, units_lib.GroupUnit) else 0.0,
             unit.episodes.copy(),
         )
         for unit in listed
     ]
-    return Snapshot(content=content, rows=rows, unplaced=set() if is_empty else queue.unplaced.copy())
+    return Snapshot(content=content, rows=rows, unplaced=set() if is_empty else ledger.unplaced.copy())
 
 
 def load(
-    given: state.StateReader, store: Any, make_queue: Callable[[], LearnerQueue], rules: Mapping[str, Any]
-) -> LearnerQueue | None:
-    """Return the queue of a state, if there must be one, and restore the sums of a store.
+    given: state.StateReader, store: Any, make_ledger: Callable[[], Ledger], rules: Mapping[str, Any]
+) -> Ledger | None:
+    """Return the ledger of a state, if there must be one, and restore the sums of a store.
 
     If the rules are others than those of the state, its units tell no more than which episodes were delivered or
     dropped.
@@ -111,7 +112,7 @@ def load(
     Args:
         given: The state.
         store: The episodes, with new sums.
-        make_queue: Returns a new queue.
+        make_ledger: Returns a new ledger.
         rules: The rules for admission and groups, by name.
 
     Raises:
@@ -122,7 +123,7 @@ def load(
         rest = state.StateReader(codec.PlainCodec().decode(content), {}, "learner/")
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"array learner cannot be decoded: {error}") from error
-    sums: bias.Sums = store.sums
+    sums: sums_lib.Sums = store.sums
     sums.produced, sums.trained = _tally(rest.part("produced")), _tally(rest.part("trained"))
     if any(getattr(sums.trained, name) > getattr(sums.produced, name) for name in _COUNTS):
         raise errors.CheckpointError("learner/trained must be a part of learner/produced")
@@ -132,27 +133,28 @@ def load(
         given.array("unit_state", np.uint8, (0,))
         if all(rule is None for rule in rules.values()):
             return None
-    queue, before = make_queue(), given.part("settings")
+    ledger, before = make_ledger(), given.part("settings")
     is_same_rule = all(settings.are_same(settings.encoded(rule), before.value(name)) for name, rule in rules.items())
     try:
         if rest.value("queue") is None:
-            queue.rebuild(store, episodes, [], {each for each in store.finished if queue_lib.why_not(each) is None})
+            trainable = {each for each in store.finished if ledger_lib.drop_reason(each) is None}
+            _begin_anew(ledger, store, episodes, [], trainable)
         else:
             saved = rest.part("queue")
-            _put_drops(saved, queue)
+            _put_drops(saved, ledger)
             found = _units(given, saved, episodes)
-            queue.line = units_lib.Line() if saved.boolean("has_line") else None
+            ledger.line = units_lib.Line() if saved.boolean("has_line") else None
             if is_same_rule:
-                _fill(queue, found, episodes)
-                queue.num_waiting = queue.count_waiting(store.finished)
-                queue.unplaced = {episodes[place].episode_id for place in unplaced.nonzero()[0].tolist()}
-                _put_counts(saved, queue, store.policy_version)
+                _fill(ledger, found, episodes)
+                ledger.num_waiting = ledger.count_waiting(store.finished)
+                ledger.unplaced = {episodes[place].episode_id for place in unplaced.nonzero()[0].tolist()}
+                _put_counts(saved, ledger, store.policy_version)
             else:
-                _rebuild(queue, found, store, episodes, was_grouped=before.value("groups") is not None)
-        queue.check(episodes)
+                _rebuild(ledger, found, store, episodes, was_grouped=before.value("groups") is not None)
+        ledger_check.check(ledger, episodes)
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"arrays of units and learner cannot be: {error}") from error
-    return queue
+    return ledger
 
 
 def _units(given: state.StateReader, saved: state.StateReader, episodes: Sequence[Episode]) -> list[units_lib.Unit]:
@@ -176,44 +178,41 @@ def _units(given: state.StateReader, saved: state.StateReader, episodes: Sequenc
     ):
         raise saved.refused("keys", "a list of the ids of groups, each once", keys)
     now = time.monotonic()
-    found = []
+    found: list[units_lib.Unit] = []
     for number in range(count):
         own = [episodes[place] for place in itertools.islice(places, sizes[number])]
         is_group = number < len(keys)
         if not is_group and len(own) != 1:
             raise errors.CheckpointError(f"array unit_size must be 1 for a single episode, got {len(own)}")
-        unit = units_lib.Unit(
-            key=keys[number] if is_group else own[0].episode_id,
-            is_group=is_group,
-            state=kinds_known[kinds[number]],
-            episodes=own,
-            version=None if versions[number] == _ACKNOWLEDGED else versions[number],
-            since=now - float(ages[number]),
-        )
-        found.append(unit)
+        state_of, version = kinds_known[kinds[number]], None if versions[number] == _ACKNOWLEDGED else versions[number]
+        if is_group:
+            since = now - float(ages[number])
+            found.append(units_lib.GroupUnit(keys[number], state_of, own, version, since))
+        else:
+            found.append(units_lib.Unit(own[0].episode_id, state_of, own, version))
     return found
 
 
-def _fill(queue: LearnerQueue, found: Sequence[units_lib.Unit], episodes: Sequence[Episode]) -> None:
-    """Put units into a new queue, whose `check` judges them."""
+def _fill(ledger: Ledger, found: Sequence[units_lib.Unit], episodes: Sequence[Episode]) -> None:
+    """Put units into a new ledger, whose `check` judges them."""
     for unit in found:
-        line = queue.line
-        if unit.is_group:
-            if queue.groups is None:
+        line = ledger.line
+        if isinstance(unit, units_lib.GroupUnit):
+            if ledger.groups is None:
                 raise errors.CorruptionError(f"group {validation.short_repr(unit.key)} is there without a rule")
-            queue.groups.groups[unit.key], line = unit, queue.groups.complete
+            ledger.groups.groups[unit.key], line = unit, ledger.groups.complete
             if unit.state is units_lib.DeliveryState.GATHERING:
-                queue.groups.gathering[unit.key] = unit
+                ledger.groups.gathering[unit.key] = unit
         else:
-            queue.singles[unit.key] = unit
+            ledger.singles[unit.key] = unit
         if unit.is_delivered:
-            queue.delivered[unit] = None
+            ledger.delivered[unit] = None
         elif unit.state is units_lib.DeliveryState.COMPLETE and line is not None:
             line.add(unit)
     for episode in episodes:
-        queue.places.running += episode.status == "IN_PROGRESS"
-        if queue.groups is not None and episode.group_id is not None:
-            group = queue.groups.groups.get(episode.group_id)
+        ledger.places.running += episode.status == "IN_PROGRESS"
+        if ledger.groups is not None and episode.group_id is not None:
+            group = ledger.groups.groups.get(episode.group_id)
             if group is None:
                 raise errors.CorruptionError(
                     f"group {validation.short_repr(episode.group_id)} of a stored episode is missing"
@@ -223,23 +222,66 @@ def _fill(queue: LearnerQueue, found: Sequence[units_lib.Unit], episodes: Sequen
 
 
 def _rebuild(
-    queue: LearnerQueue,
+    ledger: Ledger,
     found: Sequence[units_lib.Unit],
-    store: queue_lib.Store,
+    store: ledger_lib.Store,
     episodes: Sequence[Episode],
     *,
     was_grouped: bool,
 ) -> None:
-    """Fill a new queue by other rules than those of the state."""
+    """Fill a new ledger by other rules than those of the state."""
     delivered = {each for unit in found if unit.is_delivered for each in unit.episodes}
     pending = {each for unit in found if unit.is_pending for each in unit.episodes}
-    if queue.line is None:
+    if ledger.line is None:
         pending |= {each for each in store.finished if each.group_id is None or not was_grouped}
-    trainable = {each for each in store.finished if queue_lib.why_not(each) is None}
-    queue.rebuild(store, episodes, delivered & trainable, (pending & trainable) - delivered)
+    trainable = {each for each in store.finished if ledger_lib.drop_reason(each) is None}
+    _begin_anew(ledger, store, episodes, delivered & trainable, (pending & trainable) - delivered)
 
 
-def _put_drops(saved: state.StateReader, queue: LearnerQueue) -> None:
+def _begin_anew(
+    ledger: Ledger,
+    store: ledger_lib.Store,
+    episodes: Iterable[Episode],
+    delivered: Collection[Episode],
+    pending: Collection[Episode],
+) -> None:
+    """Fill a new ledger by its own rules, and count places, from what is known of each episode.
+
+    Group timeouts restart. What was delivered counts as acknowledged.
+
+    Args:
+        ledger: The ledger.
+        store: The episodes.
+        episodes: All of them.
+        delivered: Those that were delivered.
+        pending: Those that have ended, can be trained on, and were neither delivered nor dropped.
+    """
+    for episode in episodes:
+        ledger.started(store, episode)
+    ended = list(store.finished)
+    if ledger.groups is None and any(each not in pending for each in ended):
+        ledger.line = units_lib.Line()  # What was delivered in groups must not be delivered again.
+    for episode in ended:
+        if episode in delivered:
+            unit = ledger.unit_of(episode)
+            if unit is None:
+                unit = units_lib.Unit(episode.episode_id, units_lib.DeliveryState.DELIVERED)
+                ledger.singles[episode.episode_id] = unit
+            elif ledger.groups is not None and isinstance(unit, units_lib.GroupUnit) and unit.is_pending:
+                ledger.groups.close(unit, units_lib.Event.TAKEN)
+            unit.episodes.append(episode)
+            ledger.delivered[unit] = None
+    for episode in ended:
+        if episode in pending:
+            ledger.ended(store, episode)
+        elif ledger.groups is not None and episode.group_id is not None:
+            ledger.groups.groups[episode.group_id].running -= 1
+    ledger.places.running = sum(episode.status == "IN_PROGRESS" for episode in episodes)
+    ledger.num_waiting = ledger.count_waiting(ended)
+    ledger.count_places(store, None)
+
+
+def _put_drops(saved: state.StateReader, ledger: Ledger) -> None:
     rows = saved.value("drops")
     for row in rows if type(rows) is list else [rows]:
         is_row = type(row) is list and len(row) == 3
@@ -247,24 +289,24 @@ def _put_drops(saved: state.StateReader, queue: LearnerQueue) -> None:
         is_drop = type(reason) is str and reason and type(source) is str and type(count) is int
         if not is_drop or not 1 <= count <= state.MOST:
             raise saved.refused("drops", "a list of a reason, a source and a count each", row)
-        queue.drops.count(reason, source, count)
+        ledger.drops.count(reason, source, count)
 
 
-def _put_counts(saved: state.StateReader, queue: LearnerQueue, policy_version: int | None) -> None:
+def _put_counts(saved: state.StateReader, ledger: Ledger, policy_version: int | None) -> None:
     versions = None if saved.value("versions") is None else saved.integer("versions")
     if versions is not None and (policy_version is None or versions > policy_version):
         raise saved.refused("versions", f"at most the learner's policy version, {policy_version}", versions)
-    queue.places.begin(versions, saved.integer("admitted"))
+    ledger.places.begin(versions, saved.integer("admitted"))
 
 
-def _sums(tally: bias.Tally) -> dict[str, Any]:
+def _sums(tally: sums_lib.Tally) -> dict[str, Any]:
     return {**{name: getattr(tally, name) for name in _COUNTS}, "returns": list(tally.returns.as_integer_ratio())}
 
 
-def _tally(given: state.StateReader) -> bias.Tally:
+def _tally(given: state.StateReader) -> sums_lib.Tally:
     counts = {name: given.integer(name, 0, _MOST_SUM) for name in _COUNTS}
     ratio = given.value("returns")
     is_ratio = type(ratio) is list and len(ratio) == 2 and all(type(each) is int for each in ratio)
     if not is_ratio or ratio[1] < 1 or max(each.bit_length() for each in ratio) > _MOST_BITS:
         raise given.refused("returns", "a list of a numerator and a denominator", ratio)
-    return bias.Tally(**counts, returns=fractions.Fraction(*ratio))
+    return sums_lib.Tally(**counts, returns=fractions.Fraction(*ratio))

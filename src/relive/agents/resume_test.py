@@ -171,7 +171,7 @@ def test_a_version_to_resume_from_is_a_count() -> None:
     with pytest.raises(errors.ArgumentError, match="^version must be at least 0, got -1$"):
         buffer.resume_policy_version(-1)
     buffer.resume_policy_version(7)  # Nothing was ever said or delivered.
-    assert (buffer.policy_version, buffer._queue) == (7, None)
+    assert (buffer.policy_version, buffer._queue.known) == (7, None)
 
 
 def test_a_record_tells_what_becomes_of_what_comes_back(tmp_path: pathlib.Path) -> None:
@@ -255,7 +255,7 @@ REQUESTS: dict[str, Callable[[Any], Any]] = {
     "ack": lambda buffer: buffer.ack(1),
     "set_policy_version": lambda buffer: buffer.set_policy_version(1),
     "resume_policy_version": lambda buffer: buffer.resume_policy_version(1),
-    "put_back": lambda buffer: buffer._put_back([[next(iter(buffer._store)).episode_id]]),
+    "put_back": lambda buffer: buffer._queue.put_back([[next(iter(buffer._store)).episode_id]]),
 }
 
 
@@ -294,7 +294,7 @@ def test_a_delivery_is_put_back_whole_or_not_at_all(
             with monkeypatch.context() as patch:
                 patch.setattr(os, "write", fill_up)
                 with contextlib.suppress(errors.CheckpointError):
-                    buffer._put_back(ids)
+                    buffer._queue.put_back(ids)
             if not most:
                 with pytest.raises(relive.NotReadyError):
                     buffer.next_groups_nowait(1)

@@ -24,6 +24,7 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import groups as groups_lib
+from relive.agents import ledger_check
 from relive.agents import packing
 from relive.agents import token_draws
 from relive.agents import token_store
@@ -283,9 +284,9 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
             name: np.repeat(casting.cast_exact(name, extras.get(name, 0), (), field.dtype), len(joined.lengths))
             for name, field in self._store.sequence_extras.items()
         }
-        queue = self._queue if ticket is None else self._learner()
-        if queue is not None:
-            queue.check_start(names["group_id"], ticket, "add_episode")
+        ledger = self._queue.known if ticket is None else self._queue.ledger()
+        if ledger is not None:
+            ledger.check_start(names["group_id"], ticket, "add_episode")
         if self._journal is not None:
             self._journal.prepare()
         entry = self._store.fitted(joined, of_tokens, of_sequences, names["group_id"])
@@ -293,11 +294,11 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         def record() -> None:
             if self._journal is not None:
                 self._journal.add(names, entry)
-            if queue is not None:
-                queue.places.use(ticket, names["episode_id"])
+            if ledger is not None:
+                ledger.places.use(ticket, names["episode_id"])
 
         self._store.add(names, entry, self._draws, record)
-        if queue is not None:
+        if ledger is not None:
             self._wake_ended()
         return entry.keys
 
@@ -559,8 +560,8 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
             CorruptionError: An invariant does not hold; the message says which.
         """
         self._store.check()
-        if self._queue is not None:
-            self._queue.check(self._store)
+        if self._queue.known is not None:
+            ledger_check.check(self._queue.known, self._store)
         if self._draws is not None:
             self._draws.check(self._store)
 
@@ -600,12 +601,10 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         return twin
 
     def _load_state_dict(self, given: state_lib.StateReader, **options: Any) -> None:
-        store = token_state.load(given, self._store)
-        queue = self._loaded_queue(given, store)
+        self._store = token_state.load(given, self._store)
+        self._load_queue(given)
         if self._draws is not None:
-            self._draws.load(given.part("sampler"), store)
-        self._store = store
-        self._follow(queue)
+            self._draws.load(given.part("sampler"), self._store)
 
     def _swap(self, twin: Any) -> None:
         if self._draws is not None:
@@ -637,7 +636,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         store = self._store
         version = -1 if store.policy_version is None else store.policy_version
         counts = store.inserted, store.evicted, store.cleared, store.episodes, store.num_updates
-        return (*counts, version, self._num_commands)
+        return (*counts, version, self._queue.num_commands)
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
         return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun, **options)

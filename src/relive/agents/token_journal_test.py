@@ -76,7 +76,7 @@ def test_the_line_begins_though_what_was_asked_for_first_is_gone(ask: Any, kind:
     assert kind in {record.kind for record in journal_reader.records(tmp_path / "log")}
     recovered: Any = relive.recover(tmp_path / "log")
     assert recover_test.content(recovered) == recover_test.content(buffer)
-    assert [len(each._queue.line) for each in (recovered, buffer)] == [buffer._queue.num_waiting] * 2
+    assert [len(each._queue.ledger().line) for each in (recovered, buffer)] == [buffer._queue.ledger().num_waiting] * 2
 
 
 ONE = np.ones(1, np.int64)
@@ -133,7 +133,7 @@ def test_records_of_tokens_are_as_documented(tmp_path: pathlib.Path) -> None:
     batch = buffer.read([0])
     assert (batch.tokens.tolist(), batch.extras["advantages"].tolist()) == ([[1, 2]], [[1.0, 2.0]])
     assert (batch.extras["weight"].tolist(), buffer.get_stats().stale_keys, buffer.policy_version) == ([3.0], 4, 7)
-    assert [unit.is_delivered for unit in buffer._learner().all_units()] == [True]
+    assert [unit.is_delivered for unit in buffer._queue.ledger().all_units()] == [True]
     kinds = [record.kind for record in journal_reader.records(tmp_path)]
     assert kinds == [0, 1, 2, 9, 11]
 

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.agents import bias
 from relive.agents import prefixes
 from relive.agents import tokens
 from relive.common import arrays
@@ -28,6 +27,7 @@ from relive.common import duplicates
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import metadata as metadata_lib
+from relive.episodes import sums as sums_lib
 from relive.schema import casting
 from relive.schema import schema
 from relive.storage import memory
@@ -203,7 +203,7 @@ class TokenStore(duplicates.CopiedWhole):
         self.owners: dict[int, EpisodeFacts] = {}
         self.policy_version: int | None = None
         self.listeners: list[Any] = []
-        self.sums = bias.Sums()
+        self.sums = sums_lib.Sums()
         self.num_updates = 0
         self.episodes = self.inexact_episodes = self.evicted = self.cleared = self.sampled = self.stale_keys = 0
         self._episodes: collections.OrderedDict[str, EpisodeFacts] = collections.OrderedDict()
@@ -232,6 +232,10 @@ class TokenStore(duplicates.CopiedWhole):
     def was_drawn(self, episode: EpisodeFacts) -> bool:
         """Return whether a sequence of that stored episode was sampled."""
         return episode in self._drawn
+
+    def was_trained(self, episode: EpisodeFacts) -> bool:
+        """Return whether that stored episode was sampled, or delivered to the learner."""
+        return episode in self._drawn or any(each.is_delivered(episode) for each in self.listeners)
 
     def note(self, keys: arrays.Ints) -> None:
         """Record that the sequences with those keys were sampled."""
@@ -438,7 +442,7 @@ class TokenStore(duplicates.CopiedWhole):
 
     def _forget(self, episode: EpisodeFacts) -> None:
         """Take an episode that is evicted out of the tables."""
-        self.sums.add(episode, was_drawn=episode in self._drawn)
+        self.sums.add(episode, was_trained=self.was_trained(episode))
         for listener in self.listeners:
             listener.evicted(self, episode)
         if episode.group_id is not None and self._parents.get(episode.group_id) == episode.first_key:
@@ -458,7 +462,7 @@ class TokenStore(duplicates.CopiedWhole):
         with contextlib.nullcontext() if draws is None else draws.following(self, gone, gone[:0]):
             record()
         for episode in self:
-            self.sums.add(episode, was_drawn=episode in self._drawn)
+            self.sums.add(episode, was_trained=self.was_trained(episode))
         for listener in self.listeners:
             listener.cleared(self)
         self.cleared += len(self.owners)

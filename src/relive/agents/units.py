@@ -1,22 +1,31 @@
 """Units: what is delivered together, a single episode or a group, and the line of those that wait for the learner.
 
-GATHERING    a group of which some episodes are open or have ended; another may start
-COMPLETE     it waits for the learner: it is in a line
-DELIVERED    the learner has it
-CLOSED       a group that was dropped
-EVICTED      likewise, because one of its episodes had to make room
+    state        means                                                  may become
+    GATHERING    a group of which some episodes are open or have        COMPLETE, DELIVERED, CLOSED, EVICTED
+                 ended; another may start
+    COMPLETE     it waits for the learner: it is in a line              DELIVERED, CLOSED, EVICTED
+    DELIVERED    the learner has it                                     COMPLETE, CLOSED
+    CLOSED       it was dropped, or all its episodes were taken out     nothing
+    EVICTED      likewise, because one of them had to make room         nothing
+
+A single episode has a unit, which is COMPLETE at first, from when it waits until it is CLOSED or EVICTED. A group has
+one while an episode of it is stored. `TRANSITIONS` is the law; two things are not in it:
+
+    the version      of a delivery is known until that is acknowledged: also while the unit waits again, never before
+    a late episode   of a group that does not gather changes no state: it is dropped
 """
 
 import collections
 from collections.abc import Iterable, Iterator
 import dataclasses
 import enum
+from typing import ClassVar
 
 from relive import errors
-from relive.agents import bias
+from relive.episodes import sums
 
 
-class DeliveryState(enum.Enum):
+class DeliveryState(enum.IntEnum):
     """Where a unit stands."""
 
     GATHERING = 0
@@ -26,31 +35,66 @@ class DeliveryState(enum.Enum):
     EVICTED = 4
 
 
+class Event(enum.IntEnum):
+    """What happens to a unit.
+
+    FILLED      enough episodes of the group have ended, or its time is up
+    TAKEN       the learner gets it, or acknowledges what was to come again
+    RETURNED    it waits again
+    DROPPED     it will never be trained on
+    EVICTED     likewise, because one of its episodes is evicted
+    EMPTIED     the last of its episodes that were delivered was evicted, rejected or dropped
+    """
+
+    FILLED = enum.auto()
+    TAKEN = enum.auto()
+    RETURNED = enum.auto()
+    DROPPED = enum.auto()
+    EVICTED = enum.auto()
+    EMPTIED = enum.auto()
+
+
+TRANSITIONS = {
+    (DeliveryState.GATHERING, Event.FILLED): DeliveryState.COMPLETE,
+    (DeliveryState.GATHERING, Event.TAKEN): DeliveryState.DELIVERED,  # In a replay, where no time passes.
+    (DeliveryState.GATHERING, Event.DROPPED): DeliveryState.CLOSED,
+    (DeliveryState.GATHERING, Event.EVICTED): DeliveryState.EVICTED,
+    (DeliveryState.COMPLETE, Event.TAKEN): DeliveryState.DELIVERED,
+    (DeliveryState.COMPLETE, Event.DROPPED): DeliveryState.CLOSED,
+    (DeliveryState.COMPLETE, Event.EVICTED): DeliveryState.EVICTED,
+    (DeliveryState.DELIVERED, Event.RETURNED): DeliveryState.COMPLETE,
+    (DeliveryState.DELIVERED, Event.EMPTIED): DeliveryState.CLOSED,
+}
+"""The state after each event that can happen in a state."""
+PENDING = frozenset(state for state, event in TRANSITIONS if event is Event.TAKEN)
+"""Where a unit may still be delivered."""
+FINAL = frozenset(DeliveryState) - {state for state, _ in TRANSITIONS}
+"""Where nothing happens to a unit any more."""
+
+
 @dataclasses.dataclass(slots=True, eq=False)
 class Unit:
-    """A single episode, or a group.
+    """A single episode.
 
     Attributes:
         key: The id of the episode, or of the group.
-        is_group: Whether it is a group.
         state: Where it stands.
         episodes: Those that can be trained on, in the order in which they ended; once they were delivered, without
             those that were evicted or rejected since.
         version: The learner's policy version when the unit was delivered, -1 for none, until that is acknowledged; also
             while the unit waits again.
-        since: When the first episode of a group started, by the monotonic clock.
-        running: Number of episodes of a group that are open.
-        stored: Number of episodes of a group that are stored.
     """
 
+    is_group: ClassVar[bool] = False
+
     key: str
-    is_group: bool
     state: DeliveryState
-    episodes: list[bias.EndedEpisode] = dataclasses.field(default_factory=list)
+    episodes: list[sums.EndedEpisode] = dataclasses.field(default_factory=list)
     version: int | None = None
-    since: float = 0.0
-    running: int = 0
-    stored: int = 0
+
+    def note(self, event: Event) -> None:
+        """Go to the next state."""
+        self.state = TRANSITIONS[self.state, event]
 
     @property
     def is_delivered(self) -> bool:
@@ -60,7 +104,7 @@ class Unit:
     @property
     def is_pending(self) -> bool:
         """Whether it may still be delivered."""
-        return self.state in (DeliveryState.GATHERING, DeliveryState.COMPLETE)
+        return self.state in PENDING
 
     def is_older(self, least: int | None) -> bool:
         """Return whether its oldest version is known, and below `least`."""
@@ -70,8 +114,25 @@ class Unit:
     @property
     def oldest_version(self) -> int | None:
         """The oldest policy version of its episodes; None if unknown."""
-        versions = [version for version in map(bias.oldest_version, self.episodes) if version is not None]
+        versions = [version for version in map(sums.oldest_version, self.episodes) if version is not None]
         return min(versions, default=None)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class GroupUnit(Unit):
+    """A group.
+
+    Attributes:
+        since: When its first episode started, by the monotonic clock.
+        running: Number of its episodes that are open.
+        stored: Number of its episodes that are stored.
+    """
+
+    is_group: ClassVar[bool] = True
+
+    since: float = 0.0
+    running: int = 0
+    stored: int = 0
 
 
 class Line:
@@ -96,8 +157,8 @@ class Line:
         return (unit for unit, _ in self._units.values())
 
     def add(self, unit: Unit, *, first: bool = False) -> None:
-        """Let a unit wait behind all others, or before them."""
-        unit.state, version = DeliveryState.COMPLETE, unit.oldest_version
+        """Let a complete unit wait behind all others, or before them."""
+        version = unit.oldest_version
         self._units[unit.key] = unit, version
         self._versions[version] += 1
         if first:
@@ -148,6 +209,6 @@ def _is_fresh(version: int | None, least: int | None, kept: int | None = None) -
     return not is_stale and (kept is None or version is None or version < kept)
 
 
-def episodes_of(units: Iterable[Unit]) -> list[bias.EndedEpisode]:
+def episodes_of(units: Iterable[Unit]) -> list[sums.EndedEpisode]:
     """Return the episodes of some units."""
     return [episode for unit in units for episode in unit.episodes]

@@ -23,6 +23,7 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import groups as groups_lib
+from relive.agents import ledger_check
 from relive.common import blocks
 from relive.common import copies
 from relive.common import imports
@@ -209,14 +210,14 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         if policy_version is not None:
             policy_version = validation.non_negative_int("policy_version", policy_version)
         known = None if metadata is None else metadata_lib.copied(metadata)
-        queue = self._queue if ticket is None else self._learner()
-        if queue is not None:
-            queue.check_start(group_id, ticket, "start_episode")
+        ledger = self._queue.known if ticket is None else self._queue.ledger()
+        if ledger is not None:
+            ledger.check_start(group_id, ticket, "start_episode")
         episode = self._store.new_episode(agent_id, group_id, policy_version, known)
         if self._journal is not None:
             self._journal.start(episode)
-        if queue is not None:
-            queue.places.use(ticket, episode.episode_id)
+        if ledger is not None:
+            ledger.places.use(ticket, episode.episode_id)
         self._store.start(episode)
         self._gate.wake()
         return episode.episode_id
@@ -645,9 +646,8 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             self._store.max_transitions, self._store.max_episodes
         )
         episode_state.load(given, store, **options)
-        queue = self._loaded_queue(given, store)
         self._store = store
-        self._follow(queue)
+        self._load_queue(given)
 
     def attach(self, journal: "journal_lib.Journal", *, codec: "codec_lib.Codec | None" = None) -> None:
         """Write every change to a journal from now on, in the call that makes it.
@@ -678,7 +678,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         counts = (stats.appended, stats.evicted_episodes, stats.evicted_transitions, stats.total_episodes)
         version = -1 if stats.policy_version is None else stats.policy_version
         ends = stats.in_progress, stats.completed, stats.truncated, stats.aborted
-        return (*counts, *ends, version, self._num_commands)
+        return (*counts, *ends, version, self._queue.num_commands)
 
     def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
@@ -727,8 +727,8 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             CorruptionError: An invariant does not hold; the message says which.
         """
         self._store.check()
-        if self._queue is not None:
-            self._queue.check(self._store)
+        if self._queue.known is not None:
+            ledger_check.check(self._queue.known, self._store)
 
     def __len__(self) -> int:
         """Return the number of complete transitions stored."""
@@ -796,7 +796,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
     def _ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""
         self._gate.wake()
-        if self._queue is not None:
+        if self._queue.known is not None:
             self._wake_ended()
 
     def _open_ids(self) -> Collection[str]:

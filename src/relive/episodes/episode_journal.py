@@ -115,6 +115,10 @@ class EpisodeJournal(commands.Writer):
     def cleared(self, store: Store) -> None:
         """Do nothing: `clear` has journaled it."""
 
+    def is_delivered(self, episode: Episode) -> bool:
+        """Return False: the queue knows."""
+        return False
+
     def settle(self) -> None:
         """Journal recent evictions and delete old segments.
 

@@ -71,12 +71,12 @@ def queue_of(buffer: Any) -> Any:
 
 def num_waiting(buffer: Any) -> int:
     """Return how many episodes wait for a learner."""
-    return sum(len(unit.episodes) for unit in buffer._learner().all_units() if unit.is_pending)
+    return sum(len(unit.episodes) for unit in buffer._queue.ledger().all_units() if unit.is_pending)
 
 
 def num_reserved(buffer: Any) -> int:
     """Return how many places the unused tickets hold, those that were lost not counted."""
-    places = buffer._learner().places
+    places = buffer._queue.ledger().places
     places.can_admit(1)  # It looks for lost ones.
     return int(places.reserved)
 

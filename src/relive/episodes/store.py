@@ -22,11 +22,11 @@ import uuid
 import numpy as np
 
 from relive import errors
-from relive.agents import bias
 from relive.common import statistics
 from relive.common import validation
 from relive.episodes import counts as counts_lib
 from relive.episodes import episode as episode_lib
+from relive.episodes import sums as sums_lib
 from relive.episodes import versions as versions_lib
 
 
@@ -123,6 +123,9 @@ class Listener(Protocol):
     def cleared(self, store: "EpisodeStore[Any, Any]") -> None:
         """Handle `clear`, just before all episodes are removed."""
 
+    def is_delivered(self, episode: episode_lib.Episode[Any, Any]) -> bool:
+        """Return whether a stored episode was delivered to the learner, and not rejected."""
+
 
 COUNTERS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions", "aborted_steps")
 
@@ -146,13 +149,13 @@ class EpisodeStore(Generic[Obs, Act]):
         self.inserted = self.sampled = self.evicted_episodes = self.evicted_transitions = self.aborted_steps = 0
         self.policy_version: int | None = None
         self.listeners: list[Listener] = []
-        self.sums = bias.Sums()
+        self.sums = sums_lib.Sums()
         self._forget_all()
 
     def clear(self) -> None:
         """Remove every episode, open ones included. Cumulative counts are kept."""
         for episode in self.finished:
-            self.sums.add(episode, was_drawn=episode.episode_id in self.drawn)
+            self.sums.add(episode, was_trained=self.was_trained(episode))
         for listener in self.listeners:
             listener.cleared(self)
         self._forget_all()
@@ -282,6 +285,10 @@ class EpisodeStore(Generic[Obs, Act]):
     def was_drawn(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
         """Return whether that stored episode was sampled."""
         return episode.episode_id in self.drawn
+
+    def was_trained(self, episode: episode_lib.Episode[Obs, Act]) -> bool:
+        """Return whether that stored episode was sampled, or delivered to the learner."""
+        return episode.episode_id in self.drawn or any(each.is_delivered(episode) for each in self.listeners)
 
     def has_within(self, lags: versions_lib.Lags) -> bool:
         """Return whether there is a transition within those lags. O(1)."""
@@ -416,7 +423,7 @@ class EpisodeStore(Generic[Obs, Act]):
     def _evict(self) -> None:
         """Forget the episode that finished first. O(1) amortised."""
         episode: episode_lib.Episode[Obs, Act] = self.versions.evict()
-        self.sums.add(episode, was_drawn=episode.episode_id in self.drawn)
+        self.sums.add(episode, was_trained=self.was_trained(episode))
         for listener in self.listeners:
             listener.evicted(self, episode)
         del self.by_id[episode.episode_id]

@@ -4,22 +4,24 @@
     sub-batches         ◄──draw────   adapter   ◄──   buffer
 
 An adapter knows which open episode of the buffer belongs to which episode of a writer, and how far it has come. Chunks
-that are sent again come late, or never, so it looks at the first step of each:
+that are sent again come late, or never, so it looks at the first step of each; `PLANS` says what follows:
 
-    its episode is open, and has come so far    it goes on
-    but has not come so far                     some of it is missing: it ends, and the chunk begins another
-    but has come further                        the chunk is late: it is an episode of its own, which ends at once
-    its episode is not open                     the chunk begins one; without steps it comes to nothing
+    its episode is not open      it begins one
+    has come so far              it goes on
+    has not come so far          some of it is missing: it ends, and the chunk begins another
+    has come further             the chunk is late: it is an episode of its own, which ends at once
+    has ended, and was torn      so is the rest of it, whatever is open
 
-Nothing is ever spliced.
+A chunk without steps that would begin an episode in the middle comes to nothing. Nothing is ever spliced.
 """
 
 import abc
 from collections.abc import Hashable, Iterable, Mapping
 import contextlib
 import dataclasses
+import enum
 import inspect
-from typing import Any, NamedTuple, NotRequired, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 from relive import errors
 from relive.common import arrays
@@ -32,6 +34,36 @@ from relive.windows import batches
 Place: TypeAlias = tuple[Hashable, int]
 """A writer, and its number for one of its episodes: that of late chunks is _LATE."""
 _LATE = -1
+
+
+class Order(enum.Enum):
+    """How far the open episode of a chunk has come, if there is one."""
+
+    NOT_OPEN = enum.auto()
+    SO_FAR = enum.auto()
+    LESS_FAR = enum.auto()
+    FURTHER = enum.auto()
+
+
+class Plan(NamedTuple):
+    """Whether the open episode ends before a chunk is stored, and what the chunk does then."""
+
+    ends: bool
+    then: Literal["BEGINS", "GOES_ON", "STAYS_ALONE"]
+
+
+PLANS = {
+    # The order, and whether the episode has ended although some of it was missing, which may still come.
+    (Order.NOT_OPEN, False): Plan(False, "BEGINS"),
+    (Order.SO_FAR, False): Plan(False, "GOES_ON"),
+    (Order.LESS_FAR, False): Plan(True, "BEGINS"),
+    (Order.FURTHER, False): Plan(False, "STAYS_ALONE"),
+    (Order.NOT_OPEN, True): Plan(False, "STAYS_ALONE"),
+    # A full disk has kept it open.
+    (Order.SO_FAR, True): Plan(False, "STAYS_ALONE"),
+    (Order.LESS_FAR, True): Plan(True, "STAYS_ALONE"),
+    (Order.FURTHER, True): Plan(False, "STAYS_ALONE"),
+}
 
 
 class SamplingWeight(NamedTuple):
@@ -138,18 +170,17 @@ class Adapter(abc.ABC):
         A MisuseWarning that was made an error is raised at the end, when all is stored.
         """
         place = writer, chunk.episode
-        if place in self._open and self._open[place][1] < chunk.first:
+        ends, then = PLANS[self._order(place, chunk.first), place in self._ended]
+        if ends:
             self._end(place)
-        is_open = place in self._open
-        is_late = place in self._ended or (is_open and self._open[place][1] > chunk.first)
-        if (is_late or not is_open) and chunk.first and not chunk.rows:
+        if then != "GOES_ON" and chunk.first and not chunk.rows:
             self._ended.add(place)
             return
-        if is_late:
+        if then == "STAYS_ALONE":
             place = writer, _LATE
             chunk = chunk._replace(first=0, end=self._aborted if chunk.end == "OPEN" else chunk.end)
             self._end(place)  # A full disk may have kept one open.
-        if place not in self._open:
+        if then != "GOES_ON":
             self._open[place] = self._begin(chunk), 0
             if chunk.first:
                 self._torn.add(place)
@@ -168,6 +199,13 @@ class Adapter(abc.ABC):
         finally:
             if is_over:
                 self._end(place)
+
+    def _order(self, place: Place, first: int) -> Order:
+        """Return how far an episode has come, given the index of a step."""
+        if place not in self._open:
+            return Order.NOT_OPEN
+        _, come = self._open[place]
+        return Order.SO_FAR if come == first else Order.LESS_FAR if come < first else Order.FURTHER
 
     def abandon(self, writer: Hashable) -> int:
         """End every open episode of a writer that is gone, and return how many."""

@@ -15,6 +15,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
+from relive.fleet import adapter as adapter_lib
 from relive.fleet import adapters
 from relive.fleet import chunks
 from relive.fleet import local_test
@@ -415,6 +416,14 @@ def test_late_repeated_and_lost_chunks_are_never_spliced(kind: str, seed: int, d
 
 
 # How much there is to draw.
+
+
+def test_a_chunk_goes_on_only_where_its_episode_has_come_so_far() -> None:
+    assert adapter_lib.PLANS.keys() == set(itertools.product(adapter_lib.Order, [False, True]))
+    for (order, is_over), (ends, then) in adapter_lib.PLANS.items():
+        assert ends == (order is adapter_lib.Order.LESS_FAR)
+        assert (then == "STAYS_ALONE") == (is_over or order is adapter_lib.Order.FURTHER)
+        assert (then == "GOES_ON") == (not is_over and order is adapter_lib.Order.SO_FAR)
 
 
 def test_the_weight_of_columns_is_their_eligible_rows() -> None:

@@ -19,9 +19,7 @@ from relive.agents import admission as admission_lib
 from relive.fleet import deliveries
 from relive.fleet import news as news_lib
 from relive.fleet import replies
-
-_PATIENCE = 1.0
-"""Seconds to wait for a ticket in one call, at most: the caller may have died."""
+from relive.fleet import timing
 
 
 @dataclasses.dataclass(slots=True)
@@ -69,8 +67,8 @@ class AdmissionService:
             elif name not in self._line:
                 self.news.tell()
             granted = asyncio.get_running_loop().create_future()
-            self._line[name] = count, news_lib.now() + 2 * _PATIENCE, granted
-            await asyncio.wait([granted], timeout=_PATIENCE)
+            self._line[name] = count, news_lib.now() + 2 * timing.PATIENCE, granted
+            await asyncio.wait([granted], timeout=timing.PATIENCE)
         return name in self._tickets
 
     async def renew(self, counts: Mapping[bytes, int]) -> None:
@@ -113,7 +111,7 @@ class AdmissionService:
             if each.policy.rank == newest.rank:
                 # What earlier processes of the shard have delivered was delivered, too.
                 self._delivered[shard, each.incarnation] = each.delivered
-            elif self._behind.setdefault(shard, news_lib.now()) + _PATIENCE > news_lib.now():
+            elif self._behind.setdefault(shard, news_lib.now()) + timing.PATIENCE > news_lib.now():
                 just_before += each.delivered  # Some may be put back before it learns of the version.
             for name, uses in each.uses.items():
                 of_ticket = self._tickets[name].uses

@@ -19,19 +19,20 @@ import numpy as np
 from relive import errors
 from relive.agents import bias
 from relive.agents import packing
+from relive.agents import queue as queue_lib
 from relive.agents import token_store
 from relive.common import arrays
 from relive.common import copies
 from relive.common import validation
+from relive.episodes import sums as sums_lib
 from relive.fleet import adapter
 from relive.fleet import deliveries
 from relive.fleet import draws
 from relive.fleet import membership
 from relive.fleet import shares
 from relive.fleet import tickets
+from relive.fleet import timing
 
-_PAUSE = 0.05
-"""Seconds before a client asks again for what another one was faster to take, at most."""
 _NONE = np.zeros(0, np.int64)
 
 
@@ -39,16 +40,16 @@ class FleetQueue:
     """The requests of one client for episodes, or for groups, one after the other."""
 
     def __init__(
-        self, shards: membership.Membership, draws: draws.Draws, rng: np.random.Generator, *, is_group: bool
+        self, shards: membership.Membership, draws: draws.Draws, rng: np.random.Generator, kind: queue_lib.Kind
     ) -> None:
-        self._shards, self._draws, self._rng, self._is_group = shards, draws, rng, is_group
+        self._shards, self._draws, self._rng, self._kind = shards, draws, rng, kind
         self._name, self._number, self._news = os.urandom(16), 0, 0
         self._kept: dict[int, int] = {}
         self._ready: dict[int, int] = {}
         self._turn: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def next(self, count: int, **wanted: Any) -> list[Any]:
+    async def next(self, count: int, max_lag: int | None, accept: Any) -> list[Any]:
         """Return the next units, `count` of them; waits until there are enough."""
         loop = asyncio.get_running_loop()
         if self._turn is None or self._loop is not loop:
@@ -56,13 +57,13 @@ class FleetQueue:
         async with self._turn:
             while True:
                 numbers = self._numbers(count)
-                units = await self._take(numbers, {"most": count, "groups": self._is_group, **wanted})
+                units = await self._take(numbers, deliveries.Wanted(self._kind, count, max_lag, accept))
                 if len(units) == count:
                     return units
                 if sum(self._ready.values()) < count:
                     self._news = await self._shards.transport.coordinator("news", self._news)
                 elif any(numbers.values()):  # Another learner was faster.
-                    await asyncio.sleep(_PAUSE * self._rng.random())
+                    await asyncio.sleep(timing.LOOK_AGAIN * self._rng.random())
 
     def kept(self, shard: int) -> tuple[bytes, int]:
         """Return the name of these requests, and the number of the newest one whose reply from a shard was kept."""
@@ -79,7 +80,7 @@ class FleetQueue:
         points = (np.arange(count) + self._rng.random()) / count
         return dict(zip(live, shares.counts([each / sum(ready) for each in ready], points).tolist(), strict=True))
 
-    async def _take(self, numbers: Mapping[int, int], wanted: Mapping[str, Any]) -> list[Any]:
+    async def _take(self, numbers: Mapping[int, int], wanted: deliveries.Wanted) -> list[Any]:
         """Return so many units of each shard, or none if one has fewer; note how many are ready then."""
         self._number += 1
         policies = dict.fromkeys(numbers, self._draws.policy)
@@ -106,7 +107,7 @@ class FleetQueue:
                         self._shards.run(self._put_back(shard, self._number))
         return [_described(each, shard) for shard, found in units.items() for each in found or ()] if is_whole else []
 
-    def _ask(self, shard: int, number: int, wanted: Mapping[str, Any]) -> Awaitable[Any]:
+    def _ask(self, shard: int, number: int, wanted: deliveries.Wanted) -> Awaitable[Any]:
         request = deliveries.Request(self._name, self._number, self._kept.get(shard, 0))
         return self._shards.ask_or_none(shard, "take", request, number, wanted, self._draws.policy)
 
@@ -119,7 +120,7 @@ class FleetQueue:
                 if not await self._shards.is_back(shard, self._shards.settings.recovery):
                     return
             except errors.CheckpointError:  # Its disk is full.
-                await asyncio.sleep(membership.PAUSE_IF_FULL)
+                await asyncio.sleep(timing.PAUSE_IF_FULL)
 
 
 class Consumption:
@@ -128,7 +129,7 @@ class Consumption:
     _shards: membership.Membership
     _draws: draws.Draws
     _description: adapter.Description
-    _queues: list[FleetQueue]
+    _queues: Mapping[queue_lib.Kind, FleetQueue]
     _tickets: tickets.Tickets
     _of_each: Callable[..., Awaitable[list[Any]]]
     _resumed: tuple[int, ...] | None = None
@@ -150,18 +151,17 @@ class Consumption:
         See EpisodeReplayBuffer.next_episodes, also for the arguments. They come in the order in which they ended in a
         shard, where `accept` is called.
         """
-        return [episode for (episode,) in await self._next("next_episodes", count, max_lag, accept)]
+        return [episode for (episode,) in await self._next("episodes", count, max_lag, accept)]
 
     async def next_groups(
         self, count: int, *, max_lag: int | None = None, accept: Callable[[list[Any]], bool] | None = None
     ) -> list[list[Any]]:
         """Return the next `count` complete groups of all shards; otherwise like `next_episodes`."""
-        return await self._next("next_groups", count, max_lag, accept)
+        return await self._next("groups", count, max_lag, accept)
 
-    async def _next(self, call: str, count: int, max_lag: int | None, accept: Any) -> list[Any]:
-        self._require_episodes(call)
-        count = validation.positive_int("count", count)
-        return await self._queues[call == "next_groups"].next(count, max_lag=max_lag, accept=accept)
+    async def _next(self, kind: queue_lib.Kind, count: int, max_lag: int | None, accept: Any) -> list[Any]:
+        self._require_episodes(f"next_{kind}")
+        return await self._queues[kind].next(validation.positive_int("count", count), max_lag, accept)
 
     async def reject(self, episode_ids: Iterable[str], *, reason: str = "rejected") -> int:
         """Drop episodes that were delivered or wait, but for those in lost shards, and return how many.
@@ -200,7 +200,7 @@ class Consumption:
         generation = len(policy.resumed if self._resumed is None else self._resumed)
         calls = [
             self._shards.ask_or_none(
-                shard, "ack", version, generation, policy, dict([queue.kept(shard) for queue in self._queues])
+                shard, "ack", version, generation, policy, dict([queue.kept(shard) for queue in self._queues.values()])
             )
             for shard in self._shards.members.shards
         ]
@@ -220,7 +220,7 @@ class Consumption:
         """Return statistics of all ended episodes, and of those that learners trained on; see EpisodeReplayBuffer."""
         self._require_episodes("get_training_bias")
         found = [of_shard for of_shard in await self._of_each("apply", _sums) if of_shard is not None]
-        produced, trained = (bias.Tally.total([of_shard[which] for of_shard in found]) for which in (0, 1))
+        produced, trained = (sums_lib.Tally.total([of_shard[which] for of_shard in found]) for which in (0, 1))
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
     async def read(self, keys: Any) -> packing.TokenBatch[arrays.Array]:
@@ -323,6 +323,6 @@ def _described(unit: deliveries.Unit, shard: int) -> deliveries.Unit:
     ]
 
 
-def _sums(buffer: Any) -> tuple[bias.Tally, bias.Tally]:
-    sums: bias.Sums = buffer._store.sums.with_stored(buffer._store)
+def _sums(buffer: Any) -> tuple[sums_lib.Tally, sums_lib.Tally]:
+    sums: sums_lib.Sums = buffer._store.sums.with_stored(buffer._store)
     return sums.produced, sums.trained  # Without the queue, which holds all that waits.

@@ -17,6 +17,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.agents import queue
 from relive.fleet import coordinator
 from relive.fleet import deliveries
 from relive.fleet import disk_test
@@ -489,7 +490,7 @@ async def test_unconfirmed_deliveries_are_put_back_by_the_next_request() -> None
     await written(fleet.replay(), 4)
 
     def take(number: int, kept: int) -> list[int]:
-        wanted = {"most": 2, "groups": False, "max_lag": None, "accept": None}
+        wanted = deliveries.Wanted("episodes", 2)
         units, *_ = fleet.shard(0).take(deliveries.Request(bytes(16), number, kept), 2, wanted, None)
         return numbers([episode for (episode,) in units])
 
@@ -504,7 +505,7 @@ async def test_episodes_are_put_back_once_a_disk_has_room(monkeypatch: pytest.Mo
     await written(first, 4)
     fleet.hang(0)
     await local_test.never(first.next_episodes(4), 0.5)
-    monkeypatch.setattr(type(fleet.buffer(0)), "_put_back", full)
+    monkeypatch.setattr(queue.LearnerQueue, "put_back", full)
     fleet.go_on(0)
     await local_test.settle(2.5)
     monkeypatch.undo()
@@ -837,7 +838,7 @@ async def test_a_drained_shard_waits_for_a_learner_in_doubt() -> None:
         for member in range(SIZE):
             await play(writer, 0, member)
     shard = fleet.shard(0)
-    wanted = {"most": 1, "groups": True, "max_lag": None, "accept": None}
+    wanted = deliveries.Wanted("groups", 1)
     units, *_ = shard.take(deliveries.Request(b"l" * 16, 1, 0), 1, wanted, None)
     assert (len(units), shard.retire([])) == (1, False)  # The reply may be lost, and the group be put back.
 

@@ -32,14 +32,9 @@ from relive.fleet import membership
 from relive.fleet import news as news_lib
 from relive.fleet import replies
 from relive.fleet import shares
+from relive.fleet import timing
 from relive.limits import rate_limiters
 
-_RETRY = 0.2
-"""Seconds between two attempts to reach a shard that is being restarted."""
-_PAUSE = 1.0
-"""Seconds between two looks at shards that are being drained."""
-_REPORT = 5.0
-"""Seconds between two reports of what the shards hold."""
 _MOST_PLACES = 100_000
 """The shards of so many groups are remembered."""
 
@@ -212,7 +207,7 @@ class Coordinator:
         while True:
             found, _ = await self._stats((await self.members()).shards)
             record(found)
-            await asyncio.sleep(_REPORT)
+            await asyncio.sleep(timing.REPORT)
 
     # Internal.
 
@@ -266,7 +261,7 @@ class Coordinator:
                 self._left[shard] = rows if is_new else self._left[shard] - sum(stored.values())
                 if shard in gone or (shard in found and self._left[shard] <= 0):
                     await self._close(shard)
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(timing.PAUSE_OF_DRAINING)
 
     async def _close(self, shard: int) -> None:
         """Close a shard for good, unless it is still needed."""
@@ -302,7 +297,7 @@ class Coordinator:
             try:
                 return await self._transport.call(shard, method, *arguments, seconds=self._timeout)
             except errors.ShardLostError:
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(timing.RETRY)
             except errors.ClosedError:
                 return None
 

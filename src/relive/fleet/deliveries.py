@@ -13,7 +13,8 @@ import math
 import os
 from typing import Any, NamedTuple, TypeAlias
 
-from relive.agents import delivery
+from relive.agents import queue as queue_lib
+from relive.agents import queued
 from relive.agents import token_store
 from relive.fleet import replies
 
@@ -27,6 +28,15 @@ class Request(NamedTuple):
     learner: bytes
     number: int
     kept: int
+
+
+class Wanted(NamedTuple):
+    """What a client wants of all shards together; its shards check it, and raise as the call of a buffer does."""
+
+    kind: queue_lib.Kind
+    most: int
+    max_lag: int | None = None
+    accept: Any = None
 
 
 class Places(NamedTuple):
@@ -48,7 +58,7 @@ class ShardQueue:
     """What a shard delivers once of its buffer, given the key of the shard for key 0."""
 
     def __init__(self, buffer: Any, first_key: int) -> None:
-        self._buffer, self._first_key, self.offers = buffer, first_key, delivery.Deliveries(buffer)
+        self._buffer, self._first_key = buffer, first_key
         self._first_number = int.from_bytes(os.urandom(6))
         # By learner: the number of its newest request, the ids of each unit that it was sent, and when.
         self._sent: dict[bytes, tuple[int, list[list[str]], float]] = {}
@@ -61,38 +71,58 @@ class ShardQueue:
         self._delivered: set[str] = set()
 
     @property
+    def own(self) -> queue_lib.LearnerQueue:
+        """The queue of the buffer."""
+        own = queued.queue_of(self._buffer)
+        assert own is not None
+        return own
+
+    @property
     def number(self) -> int:
         """A number that changes whenever one who waits for this queue should look again; 0 without a queue."""
-        changes = self.offers.changes
+        own = queued.queue_of(self._buffer)
+        changes = 0 if own is None else own.changes
         return self._first_number + changes if changes else 0
 
-    def take(self, request: Request, now: float, number: int, **wanted: Any) -> tuple[list[Unit], int]:
-        """Return that many episodes or groups, if they are ready, and how many more are; see Deliveries.take."""
+    def take(self, request: Request, now: float, number: int, wanted: Wanted) -> tuple[list[Unit], int]:
+        """Return that many episodes or groups, if they are ready, and how many more are; see LearnerQueue.take."""
         newest, *_ = self._sent.get(request.learner, (0,))
         if newest > request.kept:
             self.put_back(request.learner, newest)
         self._sent.pop(request.learner, None)
         self._asked = now
-        units, ready = self.offers.take(number, **wanted)
-        self._max_lag = wanted["max_lag"]
+        # Of one shard nothing is refused for being too many.
+        asked = self.own.request(wanted.kind, f"next_{wanted.kind}", 1, wanted.max_lag, wanted.accept)
+        units, ready = self.own.take(dataclasses.replace(asked, count=wanted.most), number)
+        self._max_lag = wanted.max_lag
         if units:
             ids = [[episode.episode_id for episode in unit] for unit in units]
             self._sent[request.learner] = request.number, ids, now
             self._now_delivered().update(*ids)
         return [[self._with_key(each) for each in unit] for unit in units], ready
 
+    def gathering(self) -> list[str]:
+        """Return the ids of the groups that are not complete."""
+        own = queued.queue_of(self._buffer)
+        return [] if own is None else own.gathering()
+
+    def give_up(self, group_ids: Iterable[str]) -> int:
+        """Give up those of the groups that are not complete and hold places, and return how many there were."""
+        own = queued.queue_of(self._buffer)
+        return 0 if own is None else own.give_up(group_ids)
+
     def put_back(self, learner: bytes, number: int) -> None:
         """Take back what a learner was sent with the request of that number."""
         newest, ids, _ = self._sent.get(learner, (0, [], 0.0))
         if newest == number:
-            self.offers.put_back(ids)
+            self.own.put_back(ids)
             self._sent.pop(learner, None)
             self._now_delivered().difference_update(*ids)
 
     def ack(self, version: int, kept: Mapping[bytes, int]) -> None:
         """Acknowledge what was delivered before a version, but for requests newer than the last that a learner kept."""
         in_doubt = [ids for learner, (number, ids, _) in self._sent.items() if number > kept.get(learner, 0)]
-        self.offers.ack(version, [each for ids in in_doubt for unit in ids for each in unit])
+        self.own.ack(version, [each for ids in in_doubt for unit in ids for each in unit])
 
     def forget(self, before: float) -> None:
         """Forget what was sent before that time, so that it cannot be put back."""
@@ -112,13 +142,13 @@ class ShardQueue:
         """Record that a learner resumed: what was sent and waits again, or was dropped, cannot be put back."""
         self._delivered.clear()
         for learner, (number, ids, sent) in self._sent.items():
-            self._sent[learner] = number, [unit for unit in ids if self.offers.are_delivered(unit)], sent
+            self._sent[learner] = number, [unit for unit in ids if self.own.are_delivered(unit)], sent
 
     def places(self, incarnation: int, policy: replies.Policy, tickets: Iterable[bytes]) -> Places:
         """Return what an admission must know. The costs do not grow with what is stored."""
         uses = {name: self._uses[name][0].copy() for name in tickets if name in self._uses}
         delivered = len(self._now_delivered())
-        return Places(incarnation, policy, delivered, *self.offers.places(self._max_lag), uses)
+        return Places(incarnation, policy, delivered, *self.own.num_outstanding(self._max_lag), uses)
 
     def reject(self, episode_ids: list[str], reason: str) -> int:
         """Drop episodes as `reject` of the buffer does."""
@@ -128,9 +158,12 @@ class ShardQueue:
 
     def is_needed(self, group_ids: Iterable[str], since: float) -> bool:
         """Return whether one of those groups is not complete, or anything waits and a learner has asked since then."""
-        outstanding, running = self.offers.places() if self._asked >= since else (0, 0)
+        own = queued.queue_of(self._buffer)
+        if own is None:
+            return False
+        outstanding, running = own.num_outstanding() if self._asked >= since else (0, 0)
         is_in_doubt = any(sent[-1] >= since for sent in self._sent.values())  # It may have to be taken back.
-        return is_in_doubt or outstanding > running or not all(map(self.offers.is_past, group_ids))
+        return is_in_doubt or outstanding > running or not all(map(own.is_past, group_ids))
 
     def _now_delivered(self) -> set[str]:
         """Return the ids of the episodes that were delivered at the learner's version."""

@@ -295,7 +295,7 @@ async def test_draws_of_episodes_go_on_beside_a_full_disk(tmp_path: pathlib.Path
     disk = Disk(fleet, 0)
     await client.set_policy_version(1)
     assert len(await client.sample(5, n=1, gamma=1.0)) == 5
-    wanted = {"most": 1, "groups": False, "max_lag": None, "accept": None}
+    wanted = deliveries.Wanted("episodes", 1)
     policy = replies.Policy(version=1)
     assert fleet.shard(0).take(deliveries.Request(W, 1, 0), 1, wanted, policy)[:3] == ([], 0, policy)
     disk.free()

@@ -25,6 +25,7 @@ from relive.fleet import adapter
 from relive.fleet import membership
 from relive.fleet import replies
 from relive.fleet import shares
+from relive.fleet import timing
 from relive.samplers import schedules
 
 Weights: TypeAlias = dict[int, adapter.SamplingWeight]
@@ -36,8 +37,6 @@ Counts: TypeAlias = dict[int, list[int]]
 Drawn: TypeAlias = dict[int, tuple[adapter.SamplingWeight, list[tuple[Any, int, int]]]]
 """By shard: how much there was to draw from; and for each batch rows, where its own begin, and how many they are."""
 
-_PAUSE = 0.02
-"""Seconds between two looks for something to draw."""
 _MOST_SPARE = 0.5
 """The part of the rows that is asked for in addition, at most."""
 _UNKNOWN = adapter.SamplingWeight(weight=0.0, size=0)
@@ -90,7 +89,7 @@ class Draws:
                 self._ticks = max(self._ticks, tick + number)
             probabilities = _probabilities(weights)
             if not any(probabilities.values()):
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(timing.PAUSE)
                 continue
             # Twice the largest relative error of the guess.
             wrong = [abs(p / guessed[shard] - 1) for shard, p in probabilities.items() if guessed[shard]]
@@ -134,7 +133,7 @@ class Draws:
             if not drawn:
                 if loop.time() > deadline:
                     raise errors.ShardLostError(f"sample found no shard for {recovery:g} seconds")
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(timing.PAUSE)
             elif self._have_one_version([weight for weight, _ in drawn.values()], options):
                 return guessed, drawn
 

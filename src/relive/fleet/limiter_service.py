@@ -15,11 +15,9 @@ from collections.abc import Awaitable, Callable
 import dataclasses
 
 from relive.fleet import news
+from relive.fleet import timing
 from relive.limits import gate
 from relive.limits import rate_limiters
-
-_PATIENCE = 1.0
-"""Seconds to wait for a turn in one call, at most: the caller may have died."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -131,7 +129,7 @@ class LimiterService:
 
 async def _turn(queue: gate.FairCondition, ready: Callable[[], bool]) -> bool:
     try:
-        async with asyncio.timeout(_PATIENCE):
+        async with asyncio.timeout(timing.PATIENCE):
             await queue.wait_for(ready)
     except TimeoutError:
         return False

@@ -19,15 +19,7 @@ from typing import Any, Protocol
 from relive import errors
 from relive.agents import admission as admission_lib
 from relive.fleet import replies
-
-PAUSE_IF_FULL = 1.0
-"""Seconds between two attempts to write to a full disk."""
-_RETRY = 0.2
-"""Seconds between two attempts to reach a lost shard."""
-_TRIAL = 0.1
-"""The part of the time in which writers try a shard that they avoid."""
-_PAUSE = 0.02
-"""Seconds between two calls that tell the coordinator what happened."""
+from relive.fleet import timing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +107,8 @@ class Membership:
     def is_avoided(self, shard: int) -> bool:
         """Return whether writers avoid a shard: its disk is full for longer than `recovery`. They try now and then."""
         seconds = asyncio.get_running_loop().time() - self._full_since.get(shard, float("inf"))
-        return seconds > self.settings.recovery and seconds % self.settings.recovery > _TRIAL * self.settings.recovery
+        recovery = self.settings.recovery
+        return seconds > recovery and seconds % recovery > timing.TRIAL * recovery
 
     def learn(self, members: replies.Members) -> None:
         """Use a list of shards, if it is newer."""
@@ -138,7 +131,7 @@ class Membership:
             while self._untold:
                 numbers, self._untold = self._untold, {}
                 await self.transport.coordinator("told", numbers)
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(timing.PAUSE)
 
     async def refresh(self) -> None:
         """Get the newest list of shards from the coordinator, if the fleet is still there."""
@@ -237,7 +230,7 @@ class Membership:
                 await self.transport.call(shard, "report", progress, self.members, seconds=self.settings.timeout)
                 self._lost.discard(shard)
             except errors.ShardLostError:
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(timing.RETRY)
             except errors.ClosedError:
                 await self.refresh()  # Perhaps others have come for it.
                 self._gone.add(shard)

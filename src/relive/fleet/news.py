@@ -4,10 +4,7 @@ import asyncio
 import contextlib
 import os
 
-_GAP = 0.02
-"""Seconds between two pieces of news, at least: what is told in between comes as one."""
-_PATIENCE = 1.0
-"""Seconds after which one who waits looks anyway: what was told may have been lost with its client."""
+from relive.fleet import timing
 
 
 def now() -> float:
@@ -26,7 +23,7 @@ class News:
     def tell(self) -> None:
         """Wake those who wait, at once or after the gap."""
         if self._next is None:
-            self._next = asyncio.get_running_loop().call_at(max(now(), self._last + _GAP), self._wake)
+            self._next = asyncio.get_running_loop().call_at(max(now(), self._last + timing.PAUSE), self._wake)
 
     def _wake(self) -> None:
         self._next, self._last = None, now()
@@ -38,6 +35,6 @@ class News:
         """Return `count` once it is not the one that was seen, and after a second in any case."""
         if self.count == seen:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE):
+                async with asyncio.timeout(timing.PATIENCE):
                     await self._changed.wait()
         return self.count

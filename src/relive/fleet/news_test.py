@@ -90,7 +90,7 @@ async def test_those_who_wait_hear_at_once(what: str) -> None:
             elif what == "reject":
                 await client.reject(ids)
             elif what == "put back":
-                queue: Any = client._queues[0]
+                queue: Any = client._queues["episodes"]
                 for shard in range(2):
                     queue._shards.run(queue._put_back(shard, queue._number))
             else:

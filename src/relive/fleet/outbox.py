@@ -30,9 +30,7 @@ from relive import errors
 from relive.fleet import chunks as chunks_lib
 from relive.fleet import membership
 from relive.fleet import replies
-
-_PAUSE = 0.05
-"""So many seconds lie between two looks for a shard while none is there."""
+from relive.fleet import timing
 
 State = enum.Enum("State", ["QUEUED", "SENT", "IN_DOUBT", "STORED", "REFUSED", "LOST"])
 SETTLED = frozenset([State.STORED, State.REFUSED, State.LOST])
@@ -191,7 +189,7 @@ class Outbox:
     async def _address(self, batch: Batch) -> State:
         """QUEUED: find a shard."""
         if batch.shard is not None and self._shards.is_full(batch.shard):
-            await asyncio.sleep(membership.PAUSE_IF_FULL)
+            await asyncio.sleep(timing.PAUSE_IF_FULL)
         try:
             batch.shard = await self._find() if batch.pinned is None else await self._pinned(batch.pinned)
         except errors.ClosedError as error:
@@ -239,7 +237,7 @@ class Outbox:
         """IN_DOUBT: wait for the shard that may have it."""
         assert batch.shard is not None
         if batch.is_held:
-            await asyncio.sleep(membership.PAUSE_IF_FULL)
+            await asyncio.sleep(timing.PAUSE_IF_FULL)
             return State.SENT
         if await self._shards.is_back(batch.shard, self._settings.recovery):
             return State.SENT
@@ -298,7 +296,7 @@ class Outbox:
         while (shard := self._choose(self._writer)) is None:
             if asyncio.get_running_loop().time() > deadline:
                 return None
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(timing.LOOK_AGAIN)
         return shard
 
     def _choose(self, writer: int) -> int | None:

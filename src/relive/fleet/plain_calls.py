@@ -16,9 +16,7 @@ from typing import Any, ClassVar, Self
 from relive import errors
 from relive.buffers import prefetch
 from relive.common import duplicates
-
-_PATIENCE = 1.0
-"""Seconds."""
+from relive.fleet import timing
 
 
 class _Blocking:
@@ -204,4 +202,4 @@ async def _cancel_others() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     if begun := asyncio.all_tasks() - {asyncio.current_task()}:
-        await asyncio.wait(begun, timeout=_PATIENCE)
+        await asyncio.wait(begun, timeout=timing.PATIENCE)

@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 
 from relive import errors
+from relive.agents import queue as queue_lib
 from relive.buffers import prefetch as prefetch_lib
 from relive.common import arrays
 from relive.common import duplicates
@@ -30,6 +31,7 @@ from relive.fleet import replies
 from relive.fleet import shares
 from relive.fleet import step_writers
 from relive.fleet import tickets
+from relive.fleet import timing
 
 Batch = TypeVar("Batch")
 
@@ -38,8 +40,6 @@ _MOST_AHEAD = 32
 _SUMS = ("size", "inserted", "sampled", "lost", "refused")
 """The statistics of a fleet that are the sums of those of its shards."""
 _NOWHERE = np.zeros(0, np.int64)
-_PAUSE = 0.02
-"""Seconds between two questions whether a shard is saved."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +152,8 @@ class Replay(consumption.Consumption, Generic[Batch]):
         self._shards = membership.Membership(transport, members, settings)
         rng = validation.generator("seed", seed)
         self._draws = draws.Draws(self._shards, description, rng)
-        self._queues = [consumption.FleetQueue(self._shards, self._draws, rng, is_group=each) for each in (False, True)]
+        kinds: tuple[queue_lib.Kind, ...] = ("episodes", "groups")
+        self._queues = {each: consumption.FleetQueue(self._shards, self._draws, rng, each) for each in kinds}
         self._tickets = tickets.Tickets(self._shards)
         self._largest_priority, self._told_version = 1.0, members.version
         self._stale_priorities = 0
@@ -477,7 +478,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         while True:
             if await self._transport.call(shard, "save", request, seconds=None):
                 return
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(timing.PAUSE)
 
     async def _of_each(self, method: str, *arguments: Any) -> list[Any]:
         shards = self._shards.members.shards

@@ -20,7 +20,7 @@ from relive.fleet import replies
 
 pytestmark = pytest.mark.filterwarnings("error")
 NUMBERS = itertools.count()
-WANTED = {"most": 9, "groups": False, "max_lag": None, "accept": None}
+WANTED = deliveries.Wanted("episodes", 9)
 
 
 def fleet_of(path: pathlib.Path | None = None, shards: int = 2, *, redeliver: bool = True, **settings: Any) -> Any:

@@ -284,14 +284,14 @@ class Shard:
         return self._adapter.weight({}), alive
 
     def take(
-        self, request: deliveries.Request, number: int, wanted: Mapping[str, Any], policy: replies.Policy | None
+        self, request: deliveries.Request, number: int, wanted: deliveries.Wanted, policy: replies.Policy | None
     ) -> tuple[list[deliveries.Unit], int, replies.Policy, replies.Progress]:
         """Return that many episodes or groups, if they are ready; how many more are; and the learner's policy.
 
         Args:
             request: The request.
             number: How many to deliver; 0 only to tell how many are ready.
-            wanted: Which are wanted: arguments of delivery.Deliveries.take, whose exceptions propagate.
+            wanted: Which are wanted; exceptions of LearnerQueue.request and of `accept` propagate.
             policy: The learner's policy, if known.
         """
         self._do_what_is_due()
@@ -300,7 +300,7 @@ class Shard:
         if len(self._policy.resumed) > len(policy.resumed if policy is not None else ()):
             number = 0  # It was asked before a learner resumed, perhaps by the one that died.
         try:
-            units, ready = self._queue.take(request, self._clock(), number, **wanted)
+            units, ready = self._queue.take(request, self._clock(), number, wanted)
         except errors.CheckpointError as error:  # Other shards deliver meanwhile.
             self._disk, units, ready = str(error), [], 0
         return units, ready, self._policy, self._progress()
@@ -318,13 +318,13 @@ class Shard:
 
     def groups(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
-        return self._queue.offers.gathering()
+        return self._queue.gathering()
 
     def abandon(self, group_ids: Sequence[str]) -> int:
         """End the open episodes whose lease is over, give up those groups if they are not complete, and count both."""
         before, self._looked = self._aborted, -math.inf
         self._do_what_is_due()
-        return self._aborted - before + self._queue.offers.give_up(group_ids)
+        return self._aborted - before + self._queue.give_up(group_ids)
 
     def reject(self, episode_ids: Any, reason: str) -> tuple[int, replies.Progress]:
         """Drop episodes that were delivered or wait; return how many, and raise as `reject` of the buffer does."""

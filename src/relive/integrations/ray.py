@@ -36,6 +36,7 @@ from relive.fleet import replies
 from relive.fleet import shard as shard_lib
 from relive.fleet import shares
 from relive.fleet import step_writers
+from relive.fleet import timing
 from relive.limits import rate_limiters
 from relive.persistence import codec as codec_lib
 from relive.persistence import files
@@ -53,8 +54,6 @@ FleetStats = replay.FleetStats
 ShardStats = replies.ShardStats
 Batch = TypeVar("Batch")
 
-_RETRY = 0.2
-"""So many seconds lie between two attempts to reach an actor that is being started again."""
 _OURS = {
     "name": "it finds its actors by their names",
     "namespace": "give namespace to start",
@@ -279,7 +278,7 @@ class ShardedReplay(replay.Replay[Batch]):
             try:
                 (fleet, place), settings, description, members = ray.get(handle.contact.remote())
             except exceptions.ActorUnavailableError:
-                time.sleep(_RETRY)
+                time.sleep(timing.RETRY)
             else:
                 return cls(_Transport(fleet, place, handle, {}), settings, description, members, rng)
 
@@ -381,7 +380,7 @@ def _claimed(name: str, namespace: str) -> Iterator[None]:
             claim = actor.remote()
             break
         except exceptions.ActorAlreadyExistsError:
-            time.sleep(_RETRY)
+            time.sleep(timing.RETRY)
     try:
         yield
     finally:
@@ -461,7 +460,7 @@ class _Transport:
             except exceptions.ActorDiedError as error:
                 raise errors.ClosedError("the fleet was closed: start a new one") from error
             except exceptions.RayError:
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(timing.RETRY)
 
     async def launch(self, shard: int) -> None:
         """Start a shard, and wait until it is running; see membership.Transport."""

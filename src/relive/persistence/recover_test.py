@@ -15,6 +15,7 @@ import pytest
 
 import relive
 from relive import errors
+from relive.agents import queued
 from relive.persistence import generators
 from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
@@ -45,10 +46,11 @@ def content(buffer: Any, but: Sequence[str] = NOT_HELD) -> Any:
         for name, array in state["arrays"].items()
         if not name.startswith(("sampler", "unit_")) and name not in (*DRAWS, "open_age", "growing")
     }
-    queue = getattr(buffer, "_queue", None)
+    queue = queued.queue_of(buffer)
+    ledger = None if queue is None else queue.known
     # Of groups, a later segment does not know what was given up before it.
-    waiting = [] if queue is None else [unit.key for unit in queue.line or ()]
-    delivered = [] if queue is None else [each.episode_id for unit in queue.delivered for each in unit.episodes]
+    waiting = [] if ledger is None else [unit.key for unit in ledger.line or ()]
+    delivered = [] if ledger is None else [each.episode_id for unit in ledger.delivered for each in unit.episodes]
     arrays["units"] = waiting, sorted(delivered)
     stats = {name: value for name, value in vars_of(buffer.get_stats()).items() if name not in but}
     return zoo.plain([state["settings"], arrays, stats])

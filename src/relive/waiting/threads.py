@@ -241,7 +241,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
                 return method(*values, **named)
             except errors.NotReadyError:
                 if method.__name__ == "admit_nowait":
-                    method.__self__._learner().places.warn_of_self()  # type: ignore[attr-defined]
+                    method.__self__._queue.ledger().places.warn_of_self()  # type: ignore[attr-defined]
                 raise
 
         return self._when_ready(call)
