@@ -81,9 +81,15 @@ def stratify(points: arrays.Floats, firsts: arrays.Floats, lasts: arrays.Floats,
         points[i] = min(min(points[i] + firsts[i], lasts[i]) * scale, highest)
 
 
-@_jit
-def find(levels: _Levels, masses: arrays.Floats, points: arrays.Floats, leaves: arrays.Ints) -> None:
+def find(levels: _Levels, masses: arrays.Floats, points: arrays.Floats) -> arrays.Ints:
     """Do what `relive.kernels.draw.find` does."""
+    leaves = np.empty(len(points), _INT64)
+    _find(levels, masses, points, leaves)
+    return leaves
+
+
+@_jit
+def _find(levels: _Levels, masses: arrays.Floats, points: arrays.Floats, leaves: arrays.Ints) -> None:
     nodes, offsets = levels
     top, base = len(masses) - 1, 1
     rise = top < 16 * len(points)
@@ -267,7 +273,7 @@ def compile_all() -> None:
     if not cast("Any", settle).stats.cache_hits:
         _LOGGER.warning("numba compiles the kernels of relive: it takes some seconds, and is kept for later processes")
     stratify(points, edges[:-1], edges[1:], 1.0, 1.0)
-    find((nodes, offsets), masses, points, leaves)
+    find((nodes, offsets), masses, points)
     slots, num = np.zeros(1, _INT64), np.zeros(10, _INT64)
     num[append_lib.ROWS] = num[append_lib.NEXT_KEY] = 1
     flags, following, places, back = np.zeros(1, _UINT8), np.zeros(1, np.int32), slots.copy(), np.zeros(1, np.int32)

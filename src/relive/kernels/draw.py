@@ -76,8 +76,8 @@ def stratify(points: arrays.Floats, firsts: arrays.Floats, lasts: arrays.Floats,
     np.minimum(points, highest, out=points)
 
 
-def find(levels: Levels, masses: arrays.Floats, points: arrays.Floats, leaves: arrays.Ints) -> None:
-    """Find the leaf in whose interval each of `points` [B] in [0, total) lies; none is of weight zero. O(B log c).
+def find(levels: Levels, masses: arrays.Floats, points: arrays.Floats) -> arrays.Ints:
+    """Return the leaf in whose interval each of `points` [B] in [0, total) lies; none is of weight zero. O(B log c).
 
     A point goes down to the first child whose running sum is above what is left of it, and where by rounding there is
     none, to the last child above zero.
@@ -86,13 +86,13 @@ def find(levels: Levels, masses: arrays.Floats, points: arrays.Floats, leaves: a
         levels: The tree.
         masses: The running sum of the top.
         points: Masses in any order; they are overwritten.
-        leaves: Where to write the leaves, [B].
     """
-    for start in range(0, len(points), _MOST_FOUND):
-        left = points[start : start + _MOST_FOUND]
-        places = masses[1:].searchsorted(left, "right").astype(np.int64, copy=False)
-        descend = _descend_rows if len(left) <= _FEW else _descend_columns
-        leaves[start : start + _MOST_FOUND] = descend(levels.blocks, left, places, masses.take(places))
+    if len(points) > _MOST_FOUND:
+        parts = [points[start : start + _MOST_FOUND] for start in range(0, len(points), _MOST_FOUND)]
+        return np.concatenate([find(levels, masses, part) for part in parts])
+    places = masses[1:].searchsorted(points, "right").astype(np.int64, copy=False)
+    descend = _descend_rows if len(points) <= _FEW else _descend_columns
+    return descend(levels.blocks, points, places, masses.take(places))
 
 
 def _descend_rows(

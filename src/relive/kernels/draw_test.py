@@ -52,8 +52,7 @@ class Tree:
         return masses
 
     def find(self, points: arrays.Floats) -> arrays.Ints:
-        leaves = np.empty(len(points), np.int64)
-        self.kernels.find(self.levels, self.masses, points.copy(), leaves)
+        leaves: arrays.Ints = self.kernels.find(self.levels, self.masses, points.copy())
         return leaves
 
 

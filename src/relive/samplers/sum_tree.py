@@ -61,7 +61,7 @@ class SumTree(arrays.Derived):
     array([1, 2])
     """
 
-    _DERIVED = ("_leaves",)
+    _DERIVED = ("_leaves", "_levels")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
@@ -304,8 +304,7 @@ class SumTree(arrays.Derived):
 
     def _find(self, points: arrays.Floats) -> arrays.Ints:
         """Return the leaves [k] of `points` [k] in [0, total), which are overwritten."""
-        leaves = np.empty(len(points), np.int64)
-        self._kernels.find(self._levels, self._masses, points, leaves)
+        leaves: arrays.Ints = self._kernels.find(self._levels, self._masses, points)
         return leaves
 
     def _checked_leaves(self, leaves: npt.ArrayLike) -> arrays.Ints:
