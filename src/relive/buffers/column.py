@@ -9,7 +9,7 @@
 Ring, prioritized and sequence buffers are this buffer with different windows and samplers.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import contextlib
 import functools
 import operator
@@ -230,6 +230,11 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         is_endless = not self._watch.ends and count >= _MANY * self.streams
         return f", no end in {count:,} steps" if is_endless else ""
 
+    @property
+    def _declared(self) -> Collection[str]:
+        """The names of the extras that the schema has."""
+        return () if self.schema is None else self.schema.extras
+
     def _described_fields(self) -> list[notebook.Row]:
         return [] if self.schema is None else notebook.fields("", self.schema.fields, self.capacity)
 
@@ -360,6 +365,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
                 another argument is invalid.
             NotReadyError: The limiter holds inserts back; it decides once for all steps of the call.
         """
+        if terminated is None and truncated is None:
+            words.refuse_extras(extras, self._declared)
         ends = encoding.TERMINATED if validation.is_terminated(terminated, truncated) else encoding.TRUNCATED
         return self._add_run("add_episode", stream, observations, actions, rewards, (encoding.CUT, ends), extras)
 
@@ -420,6 +427,8 @@ class ColumnReplayBuffer(checkpointable.Journalable, Generic[Batch]):
         number = encoding.stream_number(store.streams, stream)
         given = observations, actions, rewards, next_observations, extras
         flags = flat.Flags(terminated, truncated, episodes, last_row, unknown_end)
+        if terminated is None and truncated is None and episodes is None:
+            words.refuse_extras(extras, self._declared)
         found, num_spliced = flat.episodes_of(store.encoder, number, given, flags)
         count = 0 if found is None else len(found)
         if count > store.capacity:
