@@ -214,7 +214,8 @@ def integers(name: str, value: Any) -> npt.NDArray[np.int64]:
         # Integers of more than 64 bits are objects to numpy.
         kind = "integers of int64" if array is not None and array.dtype.hasobject else "integers"
         raise errors.ArgumentTypeError(f"{name} must be {kind}, got {short_repr(value)}")
-    return array.astype(np.int64, copy=False).reshape(-1)
+    integers_ = array.astype(np.int64, copy=False)
+    return integers_ if integers_.ndim == 1 else integers_.reshape(-1)
 
 
 def require_given_out(keys: npt.NDArray[np.int64], appended: int, what: str) -> None:
@@ -287,8 +288,7 @@ def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.flo
     if array.dtype.itemsize > np.dtype(np.float64).itemsize:
         with np.errstate(over="ignore"):  # A long double that no float64 holds becomes infinite, and is refused below.
             array = array.astype(np.float64)
-    numbers_ = array.astype(np.float64).reshape(-1)
-    numbers_ += 0.0  # -0.0 is 0.0.
+    numbers_ = (array.astype(np.float64, copy=False) + 0.0).reshape(-1)  # -0.0 is 0.0.
     # Where there is a NaN, `argmin` finds it.
     if count and not (numbers_.item(numbers_.argmin()) >= 0 and numbers_.item(numbers_.argmax()) < math.inf):
         row = int((~(np.isfinite(numbers_) & (numbers_ >= 0))).argmax())

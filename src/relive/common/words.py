@@ -151,6 +151,13 @@ def meant(table: Table, word: str, has: Collection[str]) -> list[str]:
     return [each for each in words if each in has] or [each for each in words if not each.isidentifier()]
 
 
+def refuse_extras(given: Collection[str], declared: Collection[str], table: Table = EXTRAS) -> None:
+    """Raise SchemaError if an extra that is not declared has another library's name for an argument."""
+    for name in given:
+        if name in table and name not in declared:
+            raise errors.SchemaError(f"unknown extra {name!r}: say {' or '.join(table[name])}")
+
+
 def missing_attribute(owner: object, name: str, has: Collection[str], table: Table, most: int) -> AttributeError:
     """Return the error for an attribute that an object does not have, with the `most` first that it may mean."""
     message = f"{type(owner).__name__!r} object has no attribute {name!r}{_use(meant(table, name, has)[:most])}"

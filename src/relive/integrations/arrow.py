@@ -25,6 +25,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column as column_lib
+from relive.buffers import stored
 from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.common import trees
@@ -421,7 +422,7 @@ def _described(kind: Any, num_steps: int) -> Description:
     if version != VERSION:
         rule = f"it is of format version {version}, and this relive reads {VERSION}"
         raise errors.CheckpointError(f"{rule}: update relive")
-    streams = said.integer("streams", 1, column_lib.MOST_STREAMS)
+    streams = said.integer("streams", 1, stored.MOST_STREAMS)
     schema = schema_lib.Schema._from_description(said.value("schema"))
     wanted = _columns(schema, list(schema.fields), streams)
     if kind.names != wanted.names:

@@ -274,9 +274,7 @@ class JointRows:
             ArgumentError: Another argument is invalid.
         """
         declared = {name for schema in self.schemas.values() for name in schema.extras}
-        for name in given.extras.keys() - declared if given.extras else ():
-            if name in words.JOINT_EXTRAS:
-                raise errors.SchemaError(f"unknown extra {name!r}: say {' or '.join(words.JOINT_EXTRAS[name])}")
+        words.refuse_extras(given.extras or (), declared, words.JOINT_EXTRAS)
         given.check(self.numbers)
         if present is not None and not isinstance(present, Mapping):
             rule = "present must be a mapping by agent"

@@ -615,13 +615,3 @@ def keys_of(num: arrays.Ints, slots: arrays.Ints, capacity: int) -> arrays.Keys:
         return slots.copy()
     keys: arrays.Keys = slots + np.array((turn, turn - capacity)).take(slots > place)
     return keys
-
-
-def slots_of(num: arrays.Ints, keys: arrays.Keys, capacity: int) -> arrays.Slots:
-    """Return the slots of the rows with `keys`, which are alive, of any shape."""
-    newest = num.item(NEXT_KEY) - 1
-    place = newest % capacity
-    slots = keys - (newest - place)
-    if newest != place:
-        slots += (slots < 0) * capacity
-    return slots

@@ -29,6 +29,7 @@ class Kernels:
     """
 
     name: str
+    levels: Any
     settle: Any
     stratify: Any
     find: Any

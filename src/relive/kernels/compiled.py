@@ -12,7 +12,7 @@ those numba looks up in Python, which takes ten times as long as all other argum
 
 from collections.abc import Callable
 import logging
-from typing import Any, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import numba
 import numpy as np
@@ -32,6 +32,8 @@ _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
 _SETTINGS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Levels: TypeAlias = tuple[arrays.Floats, arrays.Ints]
+"""The nodes and the offsets of a tree."""
 
 
 def _jit(function: _Function) -> _Function:
@@ -44,9 +46,15 @@ def _jit(function: _Function) -> _Function:
     return cast("_Function", compiled)
 
 
+def levels(nodes: arrays.Floats, offsets: arrays.Ints) -> _Levels:
+    """Do what `relive.kernels.draw.levels` does."""
+    return nodes, offsets
+
+
 @_jit
-def settle(nodes: arrays.Floats, offsets: arrays.Ints, leaves: arrays.Ints, masses: arrays.Floats) -> None:
+def settle(levels: _Levels, leaves: arrays.Ints, masses: arrays.Floats) -> None:
     """Do what `relive.kernels.draw.settle` does."""
+    nodes, offsets = levels
     top = len(offsets) - 2
     for level in range(top):
         low, high, last = offsets[level], offsets[level + 1], -1
@@ -73,11 +81,16 @@ def stratify(points: arrays.Floats, firsts: arrays.Floats, lasts: arrays.Floats,
         points[i] = min(min(points[i] + firsts[i], lasts[i]) * scale, highest)
 
 
-@_jit
-def find(
-    nodes: arrays.Floats, offsets: arrays.Ints, masses: arrays.Floats, points: arrays.Floats, leaves: arrays.Ints
-) -> None:
+def find(levels: _Levels, masses: arrays.Floats, points: arrays.Floats) -> arrays.Ints:
     """Do what `relive.kernels.draw.find` does."""
+    leaves = np.empty(len(points), _INT64)
+    _find(levels, masses, points, leaves)
+    return leaves
+
+
+@_jit
+def _find(levels: _Levels, masses: arrays.Floats, points: arrays.Floats, leaves: arrays.Ints) -> None:
+    nodes, offsets = levels
     top, base = len(masses) - 1, 1
     rise = top < 16 * len(points)
     for i in range(1, len(points)):
@@ -256,11 +269,11 @@ def compile_all() -> None:
     """Compile every kernel for the types of arguments that buffers have, by calling it once or twice."""
     nodes, masses, offsets = np.ones(_WIDTH + 1), np.zeros(2), np.array([0, _WIDTH, _WIDTH + 1], np.int64)
     leaves, points, edges = np.zeros(1, np.int64), np.zeros(1), np.arange(2.0)
-    settle(nodes, offsets, leaves, masses)
+    settle((nodes, offsets), leaves, masses)
     if not cast("Any", settle).stats.cache_hits:
         _LOGGER.warning("numba compiles the kernels of relive: it takes some seconds, and is kept for later processes")
     stratify(points, edges[:-1], edges[1:], 1.0, 1.0)
-    find(nodes, offsets, masses, points, leaves)
+    find((nodes, offsets), masses, points)
     slots, num = np.zeros(1, _INT64), np.zeros(10, _INT64)
     num[append_lib.ROWS] = num[append_lib.NEXT_KEY] = 1
     flags, following, places, back = np.zeros(1, _UINT8), np.zeros(1, np.int32), slots.copy(), np.zeros(1, np.int32)

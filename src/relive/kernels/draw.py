@@ -6,9 +6,9 @@ running sum of the top, from 0.0 to the total. No weight is -0.0. Sums are added
 `relive.kernels.compiled`, so both write the same bits.
 """
 
-from collections.abc import Sequence
 import functools
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,21 +21,42 @@ WIDTH = 1 << SHIFT
 """How many entries a block has."""
 _MOST_SUMMED = 1 << 16
 _MOST_FOUND = 1 << 10
-_FEW = 192
+_FEW = 128
 """Up to so many points, the blocks of a level are summed in one call."""
+_WIDTH = np.array(WIDTH)
+"""numpy takes an array faster than an int."""
+_NUM_SET = np.array([number.bit_count() for number in range(256)])
+_ALL_BEGUN = 0xFF
 
 
-def settle(nodes: arrays.Floats, offsets: arrays.Ints, leaves: arrays.Ints, masses: arrays.Floats) -> None:
+class Levels(NamedTuple):
+    """The levels of a tree, the leaves first.
+
+    Attributes:
+        entries: The entries of each.
+        blocks: Those of each below the top, in blocks [n, 8].
+    """
+
+    entries: list[arrays.Floats]
+    blocks: list[arrays.Floats]
+
+
+def levels(nodes: arrays.Floats, offsets: arrays.Ints) -> Levels:
+    """Return the levels of a tree as views, as `settle` and `find` take them."""
+    entries = [nodes[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
+    return Levels(entries, [level.reshape(-1, WIDTH) for level in entries[:-1]])
+
+
+def settle(levels: Levels, leaves: arrays.Ints, masses: arrays.Floats) -> None:
     """Bring the sums above `leaves` [k] and the running sum of the top up to date. O(k log c) and the top."""
-    ends, places = offsets.tolist(), leaves
+    places = leaves
     if len(leaves) > _MOST_SUMMED:
-        sum_above(split(nodes, offsets), leaves)
+        sum_above(levels, leaves)
     else:
-        for height in range(len(ends) - 2):
+        for below, level in zip(levels.blocks, levels.entries[1:], strict=True):
             places = places >> SHIFT
-            blocks = nodes[ends[height] : ends[height + 1]].reshape(-1, WIDTH).take(places, axis=0)
-            nodes[ends[height + 1] : ends[height + 2]][places] = sums(blocks)
-    nodes[ends[-2] : ends[-1]].cumsum(out=masses[1:])
+            level[places] = sums(below.take(places, 0))
+    levels.entries[-1].cumsum(out=masses[1:])
 
 
 def stratify(points: arrays.Floats, firsts: arrays.Floats, lasts: arrays.Floats, scale: float, highest: float) -> None:
@@ -55,69 +76,69 @@ def stratify(points: arrays.Floats, firsts: arrays.Floats, lasts: arrays.Floats,
     np.minimum(points, highest, out=points)
 
 
-def find(
-    nodes: arrays.Floats, offsets: arrays.Ints, masses: arrays.Floats, points: arrays.Floats, leaves: arrays.Ints
-) -> None:
-    """Find the leaf in whose interval each of `points` [B] in [0, total) lies; none is of weight zero. O(B log c).
+def find(levels: Levels, masses: arrays.Floats, points: arrays.Floats) -> arrays.Ints:
+    """Return the leaf in whose interval each of `points` [B] in [0, total) lies; none is of weight zero. O(B log c).
 
     A point goes down to the first child whose running sum is above what is left of it, and where by rounding there is
     none, to the last child above zero.
 
     Args:
-        nodes: All levels of the tree.
-        offsets: Where each level begins, and where the last one ends.
+        levels: The tree.
         masses: The running sum of the top.
         points: Masses in any order; they are overwritten.
-        leaves: Where to write the leaves, [B].
     """
-    ends = offsets.tolist()
-    for start in range(0, len(points), _MOST_FOUND):
-        left = points[start : start + _MOST_FOUND]
-        places = masses[1:].searchsorted(left, side="right").astype(np.int64, copy=False)
-        descend = _descend_rows if len(left) <= _FEW else _descend_columns
-        leaves[start : start + _MOST_FOUND] = descend(nodes, ends, left, places, masses.take(places))
+    if len(points) > _MOST_FOUND:
+        parts = [points[start : start + _MOST_FOUND] for start in range(0, len(points), _MOST_FOUND)]
+        return np.concatenate([find(levels, masses, part) for part in parts])
+    places = masses[1:].searchsorted(points, "right").astype(np.int64, copy=False)
+    descend = _descend_rows if len(points) <= _FEW else _descend_columns
+    return descend(levels.blocks, points, places, masses.take(places))
 
 
 def _descend_rows(
-    nodes: arrays.Floats, ends: list[int], left: arrays.Floats, places: arrays.Ints, before: arrays.Floats
+    blocks: list[arrays.Floats], left: arrays.Floats, places: arrays.Ints, before: arrays.Floats
 ) -> arrays.Ints:
     """Return the leaves of `left` [k], given their entries of the top and the sums before those; all are overwritten.
 
     Each block is a row, summed along it: fewest calls, for few points.
     """
-    firsts, column = _firsts(len(left)), left[:, np.newaxis]
-    for height in range(len(ends) - 3, -1, -1):
+    count, column = len(left), left[:, np.newaxis]
+    running = np.zeros((count, WIDTH + 1))
+    after = running[:, 1:]
+    for height in range(len(blocks) - 1, -1, -1):
         left -= before
-        blocks = nodes[ends[height] : ends[height + 1]].reshape(-1, WIDTH).take(places, axis=0)
-        running = blocks.cumsum(axis=1)
-        children = np.add.reduce(running <= column, axis=1, dtype=np.int64)
-        if children.item(children.argmax()) == WIDTH:
-            _go_back(children, blocks)
-        places *= WIDTH
+        found = blocks[height].take(places, 0)
+        found.cumsum(1, None, after)
+        begun = np.packbits(after <= column)  # A byte for each row.
+        children = _NUM_SET.take(begun)
+        if _ALL_BEGUN in begun.tobytes():
+            _go_back(children, found)
+        places *= _WIDTH
         places += children
         if height:
-            before = running.take(np.maximum(firsts + children, 0))
-            before *= children > 0
+            children += _firsts(count)
+            before = running.take(children)
     return places
 
 
 def _descend_columns(
-    nodes: arrays.Floats, ends: list[int], left: arrays.Floats, places: arrays.Ints, before: arrays.Floats
+    blocks: list[arrays.Floats], left: arrays.Floats, places: arrays.Ints, before: arrays.Floats
 ) -> arrays.Ints:
     """Do what `_descend_rows` does; a call for each child adds numbers of all points, which is fastest for many."""
     count = len(left)
-    running = np.empty((WIDTH + 1, count))
+    running, columns = np.empty((WIDTH + 1, count)), np.arange(count)
     running[0] = 0.0
-    flat, after, columns = running.reshape(-1), running[1:], np.arange(count)
-    for height in range(len(ends) - 3, -1, -1):
+    flat, after, totals = running.reshape(-1), running[1:], [*running]
+    for height in range(len(blocks) - 1, -1, -1):
         left -= before
-        blocks = nodes[ends[height] : ends[height + 1]].reshape(-1, WIDTH).take(places, axis=0)
-        for total, child, following in zip(running, blocks.T, after, strict=False):
+        found = blocks[height].take(places, 0)
+        for total, child, following in zip(totals, found.T, totals[1:], strict=False):
             np.add(total, child, following)  # Faster than `accumulate`, along either axis.
-        children: arrays.Ints = np.add.reduce((after <= left).view(np.uint8), axis=0, dtype=np.int64)
-        if children.item(children.argmax()) == WIDTH:
-            _go_back(children, blocks)
-        places *= WIDTH
+        begun = np.add.reduce((after <= left).view(np.uint8), axis=0, dtype=np.uint8)
+        children = begun.astype(np.int64)
+        if WIDTH in begun.tobytes():
+            _go_back(children, found)
+        places *= _WIDTH
         places += children
         if height:
             children *= count
@@ -134,27 +155,16 @@ def _go_back(children: arrays.Ints, blocks: arrays.Floats) -> None:
 
 @functools.lru_cache(maxsize=8)
 def _firsts(count: int) -> arrays.Ints:
-    """Return where in a flat table of `count` blocks each begins, less 1."""
-    firsts = np.arange(0, count * WIDTH, WIDTH) - 1
+    """Return where in a flat table of `count` rows of running sums each begins."""
+    firsts = np.arange(0, count * (WIDTH + 1), WIDTH + 1)
     firsts.flags.writeable = False
     return firsts
 
 
-def split(nodes: arrays.Floats, offsets: arrays.Ints) -> list[arrays.Floats]:
-    """Return the levels of a tree as views, the leaves first."""
-    return [nodes[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
-
-
-def sum_above(levels: Sequence[arrays.Floats], leaves: arrays.Ints) -> None:
-    """Compute anew each entry above `leaves` [k]: the sum of its block of the level below.
-
-    Args:
-        levels: The leaves, and the levels above them.
-        leaves: Some leaves, each as often as it may be.
-    """
+def sum_above(levels: Levels, leaves: arrays.Ints) -> None:
+    """Compute anew each entry above `leaves` [k], which may repeat: the sum of its block of the level below."""
     places = leaves
-    for below, level in itertools.pairwise(levels):
-        blocks = below.reshape(-1, WIDTH)
+    for below, level in zip(levels.blocks, levels.entries[1:], strict=True):
         places = places >> SHIFT
         if len(places) > _MOST_SUMMED:
             is_above = np.zeros(len(level), np.bool_)
@@ -162,7 +172,7 @@ def sum_above(levels: Sequence[arrays.Floats], leaves: arrays.Ints) -> None:
             (places,) = is_above.nonzero()
         for start in range(0, len(places), _MOST_SUMMED):
             some = places[start : start + _MOST_SUMMED]
-            level[some] = sums(blocks.take(some, axis=0))
+            level[some] = sums(below.take(some, axis=0))
 
 
 def sums(blocks: arrays.Floats) -> arrays.Floats:

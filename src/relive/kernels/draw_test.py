@@ -36,10 +36,11 @@ class Tree:
         self.nodes = np.zeros(sum(sizes))
         self.leaves = self.nodes[: sizes[0]]
         self.masses = np.zeros(top + 1)
+        self.levels = kernels.levels(self.nodes, self.offsets)
 
     def set(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
         self.leaves[leaves] = weights
-        self.kernels.settle(self.nodes, self.offsets, leaves, self.masses)
+        self.kernels.settle(self.levels, leaves, self.masses)
 
     def stratify(self, points: arrays.Floats) -> arrays.Floats:
         """Return the masses of points [B] in [0, 1)."""
@@ -51,8 +52,7 @@ class Tree:
         return masses
 
     def find(self, points: arrays.Floats) -> arrays.Ints:
-        leaves = np.empty(len(points), np.int64)
-        self.kernels.find(self.nodes, self.offsets, self.masses, points.copy(), leaves)
+        leaves: arrays.Ints = self.kernels.find(self.levels, self.masses, points.copy())
         return leaves
 
 
@@ -150,7 +150,7 @@ def test_all_leaves_at_once_take_little_memory(kernels: Any) -> None:
     tree.leaves[leaves] = weights
     tracemalloc.start()
     try:
-        kernels.settle(tree.nodes, tree.offsets, leaves, tree.masses)
+        kernels.settle(tree.levels, leaves, tree.masses)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

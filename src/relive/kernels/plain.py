@@ -4,5 +4,6 @@ from relive.kernels import draw
 from relive.kernels import windows
 
 name = "numpy"
-settle, stratify, find, draw_uniform = draw.settle, draw.stratify, draw.find, draw.draw_uniform
+levels, settle, stratify, find = draw.levels, draw.settle, draw.stratify, draw.find
+draw_uniform = draw.draw_uniform
 follow, transitions, look_back = windows.follow, windows.transitions, windows.look_back

@@ -18,6 +18,8 @@ from relive.samplers import sum_tree
 
 _NEW = append.READABLE | append.COMPLETE | append.FRESH
 """The flags of a step that was added and goes on."""
+_RATED = _NEW ^ (append.FRESH | append.RATED)
+"""The same once it has a priority."""
 WeightNormalization: TypeAlias = Literal["batch", "buffer", "none"]
 
 
@@ -193,12 +195,10 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         before, flags, key = self._raw.take(slots), self.anchors.flags, (self._running_maximum, self._alpha)
         if self._weight_of_new[0] != key:
             self._weight_of_new = key, self._weights_of(np.array(key[:1]), self._alpha).item()
-        raw, of_each = np.full(len(slots), self._running_maximum), np.full(len(slots), self._weight_of_new[1])
-        rated = np.full(len(slots), _NEW ^ (append.FRESH | append.RATED), np.uint8)
-        self._tree._write(slots, of_each)
+        self._tree._write(slots, self._weight_of_new[1])
         # Which needs no memory any more.
-        self._raw[slots] = raw
-        flags[slots] = rated
+        self._raw[slots] = self._running_maximum
+        flags[slots] = _RATED
 
         def take_back() -> None:
             self._raw[slots] = before

@@ -61,7 +61,7 @@ class SumTree(arrays.Derived):
     array([1, 2])
     """
 
-    _DERIVED = ("_leaves",)
+    _DERIVED = ("_leaves", "_levels")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = validation.positive_int("capacity", capacity)
@@ -90,6 +90,7 @@ class SumTree(arrays.Derived):
     def _derive(self) -> None:
         self._leaves: arrays.Floats = self._nodes[: self._offsets.item(1)]
         """The weights, and zeros beyond them; who writes to them calls `_settle` before asking anything else."""
+        self._levels = self._kernels.levels(self._nodes, self._offsets)
 
     @property
     def capacity(self) -> int:
@@ -172,12 +173,11 @@ class SumTree(arrays.Derived):
     def _fill(self, leaves: slice | arrays.Ints, weights: arrays.Floats) -> None:
         """Do what `_write` does for many leaves, at once: every sum is computed anew. O(capacity)."""
         self._leaves[leaves] = weights
-        levels = draw.split(self._nodes, self._offsets)
-        for below, level in itertools.pairwise(levels):
-            blocks = below.reshape(-1, draw.WIDTH)
+        levels = draw.levels(self._nodes, self._offsets)
+        for blocks, level in zip(levels.blocks, levels.entries[1:], strict=True):
             for start in range(0, len(level), _CHUNK):
                 level[start : start + _CHUNK] = draw.sums(blocks[start : start + _CHUNK])
-        levels[-1].cumsum(out=self._masses[1:])
+        levels.entries[-1].cumsum(out=self._masses[1:])
         self._total, self._num_unsettled = self._masses.item(-1), 0
         self._max = self._min = None
 
@@ -194,7 +194,7 @@ class SumTree(arrays.Derived):
         Args:
             leaves: Contiguous int64 in [0, capacity); leaves may repeat.
         """
-        self._kernels.settle(self._nodes, self._offsets, leaves, self._masses)
+        self._kernels.settle(self._levels, leaves, self._masses)
         self._total = self._masses.item(-1)
         self._max = self._min = None
 
@@ -286,14 +286,14 @@ class SumTree(arrays.Derived):
         if self._leaves[self._capacity :].any():
             raise errors.CorruptionError(f"weights beyond leaf {self._capacity - 1} must be 0")
         total = self.total
-        levels = draw.split(self._nodes, self._offsets)
-        for height, (below, level) in enumerate(itertools.pairwise(levels), start=1):
-            expected = draw.sums(below.reshape(-1, draw.WIDTH))
+        levels = draw.levels(self._nodes, self._offsets)
+        for height, (below, level) in enumerate(zip(levels.blocks, levels.entries[1:], strict=True), start=1):
+            expected = draw.sums(below)
             for entry in np.flatnonzero(level != expected):
                 raise errors.CorruptionError(
                     f"sum {entry} of level {height} must be {expected[entry]}, found {level[entry]}"
                 )
-        masses = np.concatenate([[0.0], levels[-1].cumsum()])
+        masses = np.concatenate([[0.0], levels.entries[-1].cumsum()])
         if not np.array_equal(self._masses, masses) or total != masses[-1]:
             raise errors.CorruptionError("running sums of the top are not those of its entries")
 
@@ -304,8 +304,7 @@ class SumTree(arrays.Derived):
 
     def _find(self, points: arrays.Floats) -> arrays.Ints:
         """Return the leaves [k] of `points` [k] in [0, total), which are overwritten."""
-        leaves = np.empty(len(points), np.int64)
-        self._kernels.find(self._nodes, self._offsets, self._masses, points, leaves)
+        leaves: arrays.Ints = self._kernels.find(self._levels, self._masses, points)
         return leaves
 
     def _checked_leaves(self, leaves: npt.ArrayLike) -> arrays.Ints:

@@ -64,7 +64,7 @@ def tree_of(weights: Any) -> relive.SumTree:
 
 def levels_of(tree: relive.SumTree) -> list[list[float]]:
     assert tree.total >= 0, "they are up to date once somebody asked"
-    return [level.tolist() for level in draw.split(tree._nodes, tree._offsets)]
+    return [level.tolist() for level in draw.levels(tree._nodes, tree._offsets).entries]
 
 
 class NaiveTree:
@@ -631,7 +631,7 @@ def broken(name: str) -> relive.SumTree:
     elif name == "padding":
         tree._leaves[4100] = 1.0
     elif name == "sum":
-        draw.split(tree._nodes, tree._offsets)[1][7] = 17.0
+        draw.levels(tree._nodes, tree._offsets).entries[1][7] = 17.0
     elif name == "total":
         assert tree.total == 4100.0
         tree._total = 4099.0
@@ -759,7 +759,12 @@ def test_strata_end_before_the_next_one_and_before_the_total(total: float) -> No
     for size in (1, 2, 3, 7, 10, 300):
         found: list[Floats] = []
         tree = tree_of([total])
-        tree._kernels = dataclasses.replace(tree._kernels, find=lambda *given, found=found: found.append(given[3]))
+
+        def find(levels: object, masses: Floats, points: Floats, found: list[Floats] = found) -> object:
+            found.append(points)
+            return np.zeros(len(points), np.int64)
+
+        tree._kernels = dataclasses.replace(tree._kernels, find=find)
         tree.stratified_sample(size, Constant(1 - 2**-53))
         (points,) = found
         assert points.max() < total

@@ -40,7 +40,9 @@ class UniformSampler(sampler.Sampler, is_checked=False):
         while missing:
             # Slightly more than needed on average, so that one round usually suffices.
             tries = missing if count == rows else min(math.ceil(1.125 * missing * rows / count) + 16, _MOST_TRIES)
-            slots = draw_uniform(anchors.flags, num, rng.random(tries))[:missing]
+            slots = draw_uniform(anchors.flags, num, rng.random(tries))
+            if len(slots) > missing:
+                slots = slots[:missing]
             if len(slots) == size:
                 return sampler.Draw(slots, probabilities)
             parts.append(slots)

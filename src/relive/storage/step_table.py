@@ -118,7 +118,7 @@ class StepTable(arrays.Derived):
 
     def slots(self, keys: arrays.Ints) -> arrays.Slots:
         """Return the slots of the stored rows with `keys`."""
-        return append.slots_of(self.num, keys, self.capacity)
+        return keys % self.capacity
 
     def lookup(self, keys: arrays.Ints) -> tuple[arrays.Slots, slice | arrays.Bools]:
         """Return the slots of those of `keys` [k] whose rows are stored, and which of the keys they are of."""
