@@ -6,6 +6,8 @@ import functools
 import math
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from relive import errors
 from relive.agents import token_buffer
 from relive.buffers import column
@@ -79,7 +81,9 @@ class ColumnAdapter(adapter.Adapter):
 
     def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
         """Return whether the step of each key is stored [k]."""
-        return self.buffer._store.is_alive(keys)
+        are_stored: arrays.Bools = np.zeros(len(keys), np.bool_)
+        are_stored[self.buffer._store.lookup(keys)[1]] = True
+        return are_stored
 
     @property
     def size(self) -> int:
