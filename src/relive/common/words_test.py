@@ -1,5 +1,8 @@
 from typing import Any
 
+import pytest
+
+from relive import errors
 from relive.common import words
 
 
@@ -69,3 +72,9 @@ def test_a_module_that_is_not_imported_yet_is_named() -> None:
         AttributeError,
         "module 'relive' has no attribute 'bench': import relive.bench first",
     )
+
+
+def test_a_foreign_word_is_no_extra_unless_declared() -> None:
+    words.refuse_extras({"done": 1, "bogus": 2}, {"done"})
+    with pytest.raises(errors.SchemaError, match="^unknown extra 'obs': say observation$"):
+        words.refuse_extras({"done": 1, "obs": 2}, {"done"})
