@@ -13,19 +13,24 @@ from tensordict import TensorDict
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.envs.transforms import MultiStepTransform
 
-now = torch.arange(5)[:, None]
-no, is_last = torch.zeros(5, 1, dtype=torch.bool), now == 4
-ends = {"done": is_last, "terminated": is_last, "truncated": no}
-following = {"observation": now + 1, "reward": torch.ones(5, 1), **ends}
-episode = TensorDict({"observation": now, "done": no, "terminated": no, "truncated": no, "next": following}, [5])
+
+def episode(first):
+    """Return five steps from the observation `first` on, the last of which terminates."""
+    now = torch.arange(first, first + 5)[:, None]
+    no, is_last = torch.zeros(5, 1, dtype=torch.bool), now == first + 4
+    ends = {"done": is_last, "terminated": is_last, "truncated": no}
+    following = {"observation": now + 1, "reward": torch.ones(5, 1), **ends}
+    return TensorDict({"observation": now, "done": no, "terminated": no, "truncated": no, "next": following}, [5])
+
+
 transform = MultiStepTransform(n_steps=3, gamma=0.5)
 buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(100), transform=transform, batch_size=4)
-buffer.extend(episode)
-rows = [buffer[i] for i in range(len(buffer))]
-found = {
-    int(row["observation"]): (int(row["next", "observation"]), float(row["next", "reward"]), bool(row["next", "terminated"]))
-    for row in rows
-}
+buffer.extend(episode(0))
+buffer.extend(episode(100))  # The last steps of the first episode are stored now.
+found = {}
+for row in (buffer[i] for i in range(len(buffer))):
+    after = row["next"]
+    found[int(row["observation"])] = int(after["observation"]), float(after["reward"]), bool(after["terminated"])
 print("observation: (next observation, reward, terminated)", found)
 assert found[2] == (5, 1.75, False)
 assert found[3] == (5, 1.5, False)

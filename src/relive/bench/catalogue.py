@@ -81,8 +81,9 @@ _TORCHRL = (
     "first step, so a target bootstraps after termination."
 )
 _RLLIB = (
-    "Uniform n-step draws have no flag of termination, and they count steps, so a batch holds fewer rows than were "
-    "asked for. It does not promise that a sequence stays in one episode: `is_first` marks where another one starts."
+    "Uniform n-step draws have no flag of termination, and miscount windows near the end of an episode, so a batch "
+    "holds more rows than were asked for. It does not promise that a sequence stays in one episode: `is_first` marks "
+    "where another one starts."
 )
 _FLASHBAX = (
     "It does not promise such rows: it returns neighbours in time, and its README leaves the step from the end of an "
