@@ -248,7 +248,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._gate.bind_to_loop()
         step = self._checked_step(observation, action, reward, policy_version)
         if self._gate.must_wait_to_insert(self._gate.can_insert()):
-            self._store[episode_id]._check_next_step(policy_version)
+            episode_lib.check_next_step(self._store[episode_id], policy_version)
             await self._gate.wait_to_insert()
         if self._journal is None:
             self._append(episode_id, step)
@@ -267,7 +267,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """
         step = self._checked_step(observation, action, reward, policy_version)
         if not self._gate.can_insert():
-            self._store[episode_id]._check_next_step(policy_version)
+            episode_lib.check_next_step(self._store[episode_id], policy_version)
             raise errors.NotReadyError(
                 f"append_observation_action_reward_nowait held back by {self._limited.limiter!r}: draw samples first, "
                 "or await append_observation_action_reward"
@@ -309,10 +309,11 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
     def _end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus) -> None:
         self._gate.refuse_if_closed()
         final_observation = copies.copied(final_observation)
+        episode = self._store[episode_id]
         if self._journal is not None:
-            self._store[episode_id]._check_can_end(status)
-            self._journal.end(episode_id, final_observation, status)
-        self._store.end(episode_id, final_observation, status)
+            episode_lib.check_can_end(episode, status)
+            self._journal.end(episode, final_observation, status)
+        self._store.end(episode, final_observation, status)
         self._ended()
 
     def abort_episode_nowait(self, episode_id: str) -> bool:
@@ -324,10 +325,14 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         Raises:
             ArgumentTypeError: episode_id is not a string.
         """
-        is_open = validation.string("episode_id", episode_id) in self._store.open
-        if is_open:
-            self._abort(episode_id)
-        return is_open
+        episode = self._store.open.get(validation.string("episode_id", episode_id))
+        if episode is None:
+            return False
+        if self._journal is not None:
+            self._journal.abort(episode)
+        self._store.abort(episode)
+        self._ended()
+        return True
 
     def episode(
         self,
@@ -399,7 +404,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         try:
             self.abort_episode_nowait(episode_id)
         except errors.ReplayError as unwritten:
-            self._store.abort(episode_id)
+            self._store.abort(self._store[episode_id])
             self._ended()
             error.add_note(f"episode {episode_id} ended as ABORTED, but the journal has no record of it: {unwritten}")
 
@@ -776,22 +781,14 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         return copies.copied(observation), copies.copied(action), reward, policy_version
 
     def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None]) -> None:
-        journal = self._journal
-        if journal is None:
-            self._store.append(episode_id, *step)
-        else:
-            self._store[episode_id]._check_next_step(step[3])
-            journal.append(episode_id, *step)
-            self._store.append(episode_id, *step)
+        episode, journal = self._store[episode_id], self._journal
+        if journal is not None:
+            episode_lib.check_next_step(episode, step[3])
+            journal.append(episode, *step)
+        self._store.append(episode, *step)
+        if journal is not None:
             journal.settle()
         self._gate.wake()
-
-    def _abort(self, episode_id: str) -> None:
-        """End an open episode whose final observation is not known."""
-        if self._journal is not None:
-            self._journal.abort(episode_id)
-        self._store.abort(episode_id)
-        self._ended()
 
     def _ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""
@@ -804,8 +801,8 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
 
     def _abandon(self, group_ids: Sequence[str]) -> None:
         super()._abandon(group_ids)  # First, since the end of an episode may evict what waits, and a replay cannot.
-        for episode_id in list(self._store.open):
-            self._store.abort(episode_id)
+        for episode in list(self._store.open.values()):
+            self._store.abort(episode)
 
     def _sample(
         self, batch_size: int, n: int, gamma: float, lags: versions.Lags | None

@@ -80,19 +80,19 @@ class EpisodeJournal(commands.Writer):
         """Journal the start of an episode."""
         self.write(START, *_start_of(episode))
 
-    def append(self, episode_id: str, observation: Any, action: Any, reward: float, version: int | None) -> None:
+    def append(self, episode: Episode, observation: Any, action: Any, reward: float, version: int | None) -> None:
         """Journal a step of an episode."""
-        if version is not None and version == self._store[episode_id]._newest_version:
+        if version is not None and version == episode_lib.newest_version(episode):
             version = None
-        self.write(APPEND, *self._step(episode_id, observation, action, reward, version))
+        self.write(APPEND, *self._step(episode, observation, action, reward, version))
 
-    def end(self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus) -> None:
+    def end(self, episode: Episode, final_observation: Any, status: episode_lib.FinalStatus) -> None:
         """Journal the end of an episode."""
-        self.write(END, episode_id, self._codec.encode(final_observation), status)
+        self.write(END, episode.episode_id, self._codec.encode(final_observation), status)
 
-    def abort(self, episode_id: str) -> None:
+    def abort(self, episode: Episode) -> None:
         """Journal that an episode ends without a final observation."""
-        self.write(ABORT, episode_id)
+        self.write(ABORT, episode.episode_id)
 
     def clear(self) -> None:
         """Journal that every episode is removed."""
@@ -141,12 +141,12 @@ class EpisodeJournal(commands.Writer):
             versions = dict(episode.version_changes)
             steps = zip(episode.observations, episode.actions, episode.rewards, strict=True)
             for t, step in enumerate(steps):
-                yield CARRIED[APPEND], commands.encoded(*self._step(episode.episode_id, *step, versions.get(t)))
+                yield CARRIED[APPEND], commands.encoded(*self._step(episode, *step, versions.get(t)))
 
-    def _step(self, episode_id: str, observation: Any, action: Any, reward: float, new_version: int | None) -> Any:
+    def _step(self, episode: Episode, observation: Any, action: Any, reward: float, new_version: int | None) -> Any:
         """Return the record of a step, and of the version of the policy if it is another than before."""
         encode = self._codec.encode
-        return episode_id, encode(observation), encode(action), reward, new_version
+        return episode.episode_id, encode(observation), encode(action), reward, new_version
 
 
 def _start_of(episode: Episode) -> tuple[Any, ...]:
@@ -237,22 +237,25 @@ class Replay(queue_journal.QueueReplay):
         self, episode_id: str, observation: bytes, action: bytes, reward: float, policy_version: int | None
     ) -> None:
         """Append a step; of an episode that is gone, it is counted alone."""
-        if episode_id in self._store.open:
-            step = self._decoded(observation), self._decoded(action)
-            try:
-                self._store.append(episode_id, *step, reward, policy_version)
-            except errors.ArgumentError as error:
-                raise errors.CheckpointError(f"appends an invalid step: {error}") from error
-        else:
+        episode = self._store.open.get(episode_id)
+        if episode is None:
             self._store.inserted += 1
+            return
+        step = self._decoded(observation), self._decoded(action)
+        try:
+            self._store.append(episode, *step, reward, policy_version)
+        except errors.ArgumentError as error:
+            raise errors.CheckpointError(f"appends an invalid step: {error}") from error
 
     def _end_episode(self, episode_id: str, final_observation: bytes, status: episode_lib.FinalStatus) -> None:
-        if episode_id in self._store.open:
-            self._store.end(episode_id, self._decoded(final_observation), status)
+        episode = self._store.open.get(episode_id)
+        if episode is not None:
+            self._store.end(episode, self._decoded(final_observation), status)
 
     def _abort_episode(self, episode_id: str) -> None:
-        if episode_id in self._store.open:
-            self._store.abort(episode_id)
+        episode = self._store.open.get(episode_id)
+        if episode is not None:
+            self._store.abort(episode)
 
     def _clear(self) -> None:
         self._store.clear()
