@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 import contextlib
 import math
 import os
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -575,64 +575,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             checkpoint.save(state, path, keep=keep, progress=progress)
 
         await asyncio.to_thread(write)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        codec: "codec_lib.Codec | None" = None,
-        progress: state_lib.Progress | None = None,
-        **instead: Any,
-    ) -> Self:
-        """Return the buffer that was saved at `path`.
-
-        Args:
-            path: The file.
-            codec: The codec it was saved with; a PlainCodec if None.
-            progress: Called periodically with the number of bytes read so far and the total.
-            instead: Constructor arguments that override the saved ones.
-
-        Raises:
-            CheckpointError: There is no checkpoint, or it is damaged, of another class or codec, or of a newer version.
-        """
-        codec = codec_lib.checked(codec)
-        with checkpoint.opened(path, progress=progress) as state:
-            return cls.from_state(state, codec=codec, **instead)
-
-    @classmethod
-    def from_state(cls, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None, **instead: Any) -> Self:
-        """Return a new buffer with a state from `state_dict`, which is copied.
-
-        Args:
-            state: The state.
-            codec: As in `load`.
-            instead: As in `load`.
-
-        Raises:
-            CheckpointError: The state is invalid, or of another class or codec.
-        """
-        return cls._loaded(state, instead, codec=codec_lib.checked(codec))._restarted()
-
-    def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
-        """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".
-
-        Nothing in it is shared with the buffer.
-
-        Raises:
-            CheckpointError: Something cannot be saved.
-        """
-        return state_lib.whole(self._full_state(codec=codec_lib.checked(codec)))
-
-    def load_state_dict(self, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None) -> None:
-        """Restore the buffer to a state from `state_dict`, which is copied.
-
-        The settings must match those of the state. Writers of episodes that are not in it raise UnknownEpisodeError.
-
-        Raises:
-            CheckpointError: The state is invalid for this buffer. Nothing has changed.
-        """
-        self._load_state(state, codec=codec_lib.checked(codec))
 
     def _state_dict(self, **options: Any) -> state_lib.State:
         return self._state_of(episode_state.Snapshot(self._store), self._queue_snapshot(), **options)
