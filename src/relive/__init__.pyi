@@ -9,13 +9,13 @@ from relive.agents.advantages import group_advantages as group_advantages
 from relive.agents.advantages import returns_to_go as returns_to_go
 from relive.agents.advantages import truncated_importance_weights as truncated_importance_weights
 from relive.agents.bias import TrainingBias as TrainingBias
+from relive.agents.facts import EpisodeFacts as EpisodeFacts
 from relive.agents.groups import Groups as Groups
 from relive.agents.messages import steps_from_messages as steps_from_messages
 from relive.agents.packing import TokenBatch as TokenBatch
 from relive.agents.packing import micro_batches as micro_batches
 from relive.agents.token_buffer import TokenBufferStats as TokenBufferStats
 from relive.agents.token_buffer import TokenReplayBuffer as TokenReplayBuffer
-from relive.agents.token_store import EpisodeFacts as EpisodeFacts
 from relive.agents.tokens import TokenMismatch as TokenMismatch
 from relive.agents.tokens import TokenStep as TokenStep
 from relive.agents.tokens import TokenStepCodec as TokenStepCodec

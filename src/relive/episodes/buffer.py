@@ -410,11 +410,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
 
     # Drawing.
 
-    @property
-    def policy_version(self) -> int | None:
-        """The learner's policy version; None before the first `set_policy_version`."""
-        return self._store.policy_version
-
     async def sample_n_step(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
     ) -> list[samples_lib.ReplaySample[Obs, Act]]:
