@@ -29,12 +29,12 @@ from relive.common import copies
 from relive.common import imports
 from relive.common import randomness
 from relive.common import validation
-from relive.common import words
 from relive.episodes import episode as episode_lib
 from relive.episodes import samplers
 from relive.episodes import samples as samples_lib
 from relive.episodes import store as store_lib
 from relive.episodes import versions
+from relive.episodes import writers
 from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from relive.episodes import episode_journal
     from relive.episodes import episode_state
     from relive.episodes import metadata as metadata_lib
-    from relive.episodes import origins
     from relive.persistence import checkpoint
     from relive.persistence import codec as codec_lib
     from relive.persistence import journal as journal_lib
@@ -54,7 +53,6 @@ else:
     episode_journal = imports.lazy_module("relive.episodes.episode_journal")
     episode_state = imports.lazy_module("relive.episodes.episode_state")
     metadata_lib = imports.lazy_module("relive.episodes.metadata")
-    origins = imports.lazy_module("relive.episodes.origins")
     queue_state = imports.lazy_module("relive.agents.queue_state")
     journal_lib = imports.lazy_module("relive.persistence.journal")
 
@@ -172,10 +170,11 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._gate.bind_to_loop()
         if self._gate.should_yield():
             await self._gate.give_way()
+        described: dict[str, Any] = {"group_id": group_id, "policy_version": policy_version, "metadata": metadata}
         if self._journal is None:
-            return self._start(agent_id, group_id, policy_version, ticket, metadata)
+            return self.start_episode_nowait(agent_id, ticket=ticket, **described)
         with self._journal._syncing_later():
-            episode_id = self._start(agent_id, group_id, policy_version, ticket, metadata)
+            episode_id = self.start_episode_nowait(agent_id, ticket=ticket, **described)
         try:
             await self._journal.synced()
         except BaseException as error:
@@ -193,16 +192,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Do what `start_episode` does, with the same exceptions, as a plain call."""
-        return self._start(agent_id, group_id, policy_version, ticket, metadata)
-
-    def _start(
-        self,
-        agent_id: str,
-        group_id: str | None,
-        policy_version: int | None,
-        ticket: admission_lib.Ticket | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> str:
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
@@ -294,19 +283,16 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """
         self._gate.bind_to_loop()
         if self._journal is None:
-            self._end(episode_id, final_observation, status)
+            self.end_episode_nowait(episode_id, final_observation, status)
             return
         with self._journal._syncing_later():
-            self._end(episode_id, final_observation, status)
+            self.end_episode_nowait(episode_id, final_observation, status)
         await self._journal.synced()
 
     def end_episode_nowait(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
         """Do what `end_episode` does, with the same exceptions, as a plain call."""
-        self._end(episode_id, final_observation, status)
-
-    def _end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus) -> None:
         self._gate.refuse_if_closed()
         final_observation = copies.copied(final_observation)
         episode = self._store[episode_id]
@@ -342,7 +328,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
+    ) -> contextlib.AbstractAsyncContextManager[writers.EpisodeWriter[Obs, Act]]:
         """Return an async context manager that starts an episode, as `start_episode` does, and yields its writer.
 
         If the block is left without `writer.end(...)`, by an exception, a cancellation or a return, the episode ends as
@@ -353,11 +339,11 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         return blocks.AsyncBlock(self._episode(agent_id, **described), rule)
 
     @contextlib.asynccontextmanager
-    async def _episode(self, agent_id: str, **described: Any) -> AsyncIterator["EpisodeWriter[Obs, Act]"]:
+    async def _episode(self, agent_id: str, **described: Any) -> AsyncIterator[writers.EpisodeWriter[Obs, Act]]:
         episode_id = await self.start_episode(agent_id, **described)
         del described  # A ticket that nobody else refers to is lost.
         with self._aborting(episode_id):
-            yield EpisodeWriter(self, episode_id)
+            yield writers.EpisodeWriter(self, episode_id)
 
     def episode_nowait(
         self,
@@ -367,7 +353,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> contextlib.AbstractContextManager["PlainEpisodeWriter[Obs, Act]"]:
+    ) -> contextlib.AbstractContextManager[writers.PlainEpisodeWriter[Obs, Act]]:
         """Do what `episode` does as a context manager for a plain `with`; the calls of its writer are plain.
 
         >>> import relive
@@ -383,11 +369,11 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         return blocks.PlainBlock(self._episode_nowait(agent_id, **described), rule)
 
     @contextlib.contextmanager
-    def _episode_nowait(self, agent_id: str, **described: Any) -> Iterator["PlainEpisodeWriter[Obs, Act]"]:
-        episode_id = self._start(agent_id, **described)
+    def _episode_nowait(self, agent_id: str, **described: Any) -> Iterator[writers.PlainEpisodeWriter[Obs, Act]]:
+        episode_id = self.start_episode_nowait(agent_id, **described)
         del described
         with self._aborting(episode_id):
-            yield PlainEpisodeWriter(self, episode_id)
+            yield writers.PlainEpisodeWriter(self, episode_id)
 
     @contextlib.contextmanager
     def _aborting(self, episode_id: str) -> Iterator[None]:
@@ -643,15 +629,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """Return statistics of the buffer. O(open episodes)."""
         return self._store.stats()
 
-    def explain(self, sample: samples_lib.ReplaySample[Obs, Act]) -> "origins.SampleOrigin":
-        """Return the origin of a sample, and the current state of its episode. O(episodes).
-
-        Raises:
-            ArgumentTypeError: `sample` is not a ReplaySample.
-        """
-        validation.require_instance("sample", sample, samples_lib.ReplaySample)
-        return origins.sample(self._store, sample)
-
     def clear(self) -> None:
         """Remove every episode, open ones included: their writers raise UnknownEpisodeError.
 
@@ -755,53 +732,3 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._store.note(draws)
         self._gate.wake()
         return samples
-
-
-class _Writer(Generic[Obs, Act]):
-    """Writes one episode."""
-
-    def __init__(self, buffer: EpisodeReplayBuffer[Obs, Act], episode_id: str) -> None:
-        self._buffer = buffer
-        self._episode_id = episode_id
-
-    @property
-    def episode_id(self) -> str:
-        """The id of the episode, a UUID."""
-        return self._episode_id
-
-    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError that names the call meant, if `name` is another word for it."""
-            raise words.missing_attribute(self, name, dir(type(self)), words.METHODS, 1)
-
-
-class EpisodeWriter(_Writer[Obs, Act]):
-    """Writes one episode; created by `EpisodeReplayBuffer.episode`."""
-
-    async def append(self, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None) -> None:
-        """Append one step; see EpisodeReplayBuffer.append_observation_action_reward.
-
-        Most calls do not yield to other tasks: an actor that awaits nothing else appends 32 steps at a time.
-        """
-        await self._buffer.append_observation_action_reward(
-            self._episode_id, observation, action, reward, policy_version=policy_version
-        )
-
-    async def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
-        """End the episode; see EpisodeReplayBuffer.end_episode."""
-        await self._buffer.end_episode(self._episode_id, final_observation, status)
-
-
-class PlainEpisodeWriter(_Writer[Obs, Act]):
-    """Writes one episode with plain calls; created by `EpisodeReplayBuffer.episode_nowait`."""
-
-    def append(self, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None) -> None:
-        """Append one step; see EpisodeReplayBuffer.append_observation_action_reward_nowait."""
-        self._buffer.append_observation_action_reward_nowait(
-            self._episode_id, observation, action, reward, policy_version=policy_version
-        )
-
-    def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
-        """End the episode; see EpisodeReplayBuffer.end_episode_nowait."""
-        self._buffer.end_episode_nowait(self._episode_id, final_observation, status)
