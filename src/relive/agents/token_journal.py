@@ -11,7 +11,7 @@ Payloads are written by a PlainCodec. Each record is written when nothing else c
 that does. Evictions follow from the additions. The records of the learner's queue are in `queue_journal`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import itertools
 from typing import Any
 
@@ -52,17 +52,14 @@ class TokenJournal(commands.Writer):
         *,
         priorities: bool,
     ) -> None:
-        self._journal, self._store, self._begun, self._writes_priorities = journal, store, begun, priorities
+        super().__init__(journal, begun)
+        self._store, self._writes_priorities = store, priorities
 
-    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Prepare the journal; see Bound."""
-        self._journal._begin(base, newest=lambda: self._store.inserted, begun=self._begun, records=records)
+    def _newest(self) -> int:
+        return self._store.inserted
 
-    def prepare(self) -> None:
-        """Do what must precede a change: a segment that begins with the next record is without it."""
-        first_kept = 0 if self._store.rows is None else self._store.rows.first_kept
-        self._journal._release(lambda next_key: next_key <= first_kept)
-        self._journal._ready_segment()
+    def _is_gone(self, newest: int) -> bool:
+        return newest <= (0 if self._store.rows is None else self._store.rows.first_kept)
 
     def add(self, entry: token_store.Entry) -> None:
         """Journal an episode that is being stored."""

@@ -64,16 +64,15 @@ class EpisodeJournal(commands.Writer):
     def __init__(
         self, journal: journal_lib.Journal, store: Store, replay: "Replay | None", codec: codec_lib.Codec
     ) -> None:
-        self._journal, self._store, self._codec = journal, store, codec
+        super().__init__(journal, [] if replay is None else replay.begun)
+        self._store, self._codec = store, codec
         self._evicted: list[Episode] = []
         if replay is not None and replay.codec_name != codec.name:
             raise errors.ArgumentError(f"codec must be the one of the journal, {replay.codec_name}, got {codec.name}")
-        self._begun = [] if replay is None else replay.begun
 
     def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
         """Prepare the journal; see Bound."""
-        segments: dict[str, Any] = {"newest": lambda: _finished_last(self._store), "begun": self._begun}
-        self._journal._begin(base, self._carried, **segments, records=records)
+        super().begin(base, records)
         self._store.listeners.append(self)
 
     def start(self, episode: Episode) -> None:
@@ -130,7 +129,13 @@ class EpisodeJournal(commands.Writer):
                 with self._syncing_later():
                     self.write(EVICT, self._store.evicted_episodes, self._store.evicted_transitions, ids)
                 self._evicted.clear()
-            self._journal._release(lambda episode_id: episode_id not in self._store.by_id)
+            self.release()
+
+    def _newest(self) -> str | None:
+        return _finished_last(self._store)
+
+    def _is_gone(self, newest: str | None) -> bool:
+        return newest not in self._store.by_id
 
     def _carried(self) -> Iterator[tuple[int, bytes]]:
         """Yield the records of the open episodes; none if the base already has them."""

@@ -1,7 +1,7 @@
 """Checkpointable: saving and loading of buffers, as a file or as a state dict."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import contextlib
 import dataclasses
 import math
@@ -53,11 +53,16 @@ class Replay(Protocol):
 
 
 class Bound(abc.ABC):
-    """Writes to a journal on behalf of a buffer."""
+    """Writes to a journal on behalf of a buffer.
 
-    _journal: "journal_lib.Journal"
+    Args:
+        journal: The journal.
+        begun: What `_newest` returned for each segment that is there, with the number of its first record.
+    """
 
-    @abc.abstractmethod
+    def __init__(self, journal: "journal_lib.Journal", begun: Sequence[tuple[int, Any]]) -> None:
+        self._journal, self._begun = journal, begun
+
     def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
         """Prepare the journal, or raise and change nothing.
 
@@ -65,6 +70,32 @@ class Bound(abc.ABC):
             base: Returns the contents that its next segment begins with.
             records: What happened since the journal was replayed: it is written now, as one record.
         """
+        self._journal._begin(base, self._carried, newest=self._newest, begun=self._begun, records=records)
+
+    def prepare(self) -> None:
+        """Do what must precede a change: a segment that begins with the next record is without it."""
+        self.release()
+        self._journal._ready_segment()
+
+    def write_record(self, kind: int, payload: bytes) -> None:
+        """Write a record."""
+        self._journal._append(kind, payload)
+
+    def release(self) -> None:
+        """Delete the segments of which all is gone."""
+        self._journal._release(self._is_gone)
+
+    def _carried(self) -> Iterable[tuple[int, bytes]]:
+        """Return the records that follow the base of a segment."""
+        return ()
+
+    @abc.abstractmethod
+    def _newest(self) -> Any:
+        """Return what the buffer stored last."""
+
+    @abc.abstractmethod
+    def _is_gone(self, newest: Any) -> bool:
+        """Return whether what `_newest` returned once is gone by now, and older things too."""
 
     def _syncing_later(self) -> contextlib.AbstractContextManager[None]:
         """Write the records of a `with` block without syncing; see Journal."""
