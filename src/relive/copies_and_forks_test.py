@@ -335,7 +335,7 @@ def records() -> dict[str, Any]:
     return {
         "batches": [batch, add_steps(relive.SequenceReplayBuffer(12, SCHEMA, length=2, seed=0), 9).sample(2)],
         "other batches": [both.sample(2), runs.sample(2), tokens.sample(2)],
-        "origins": [columns.explain(batch.keys[0]), episodes.explain(sample)],
+        "origins": [columns.explain(batch.keys[0])],
         "samples": [sample, *episodes._store, columns.sampler._draw(2, columns.rng), step],
         "mismatches": [each for facts in tokens._store for each in facts.mismatches if each],
         "facts": tokens.next_episodes_nowait(1),

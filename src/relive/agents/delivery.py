@@ -29,6 +29,12 @@ class Delivering(queued.Queued, Generic[E]):
 
     _is_warned = False
 
+    @property
+    def policy_version(self) -> int | None:
+        """The learner's policy version; None before the first `set_policy_version`."""
+        version: int | None = self._store.policy_version
+        return version
+
     async def admit(self, count: int = 1) -> admission_lib.Ticket:
         """Return a ticket to start `count` episodes; waits, first come, first served, while the Admission requires it.
 

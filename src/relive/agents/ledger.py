@@ -133,6 +133,11 @@ class Ledger:
         if reason is not None:
             self.drops.count(reason, episode.agent_id)
 
+    def added(self, store: Store, episode: Episode) -> None:
+        """Record that an episode was added that has ended, after `check_start`."""
+        self.started(store, episode)
+        self.ended(store, episode)
+
     def evicted(self, store: Store, episode: Episode) -> None:
         """Record that an ended episode is about to be evicted."""
         if self.groups is not None and episode.group_id is not None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from relive.agents import tokens
 from relive.common import arrays
+from relive.storage import ragged
 
 Parent: TypeAlias = tuple[int, tokens.Tokens]
 """The key of a sequence, and all its tokens."""
@@ -23,6 +24,46 @@ SHORTEST = 64
 """A shorter beginning is not worth what it takes to remember that it is shared."""
 NOTHING: Mapping[str, int] = {"policy_versions": -1}
 """What there is of a token of a prompt; of fields that are not here, 0."""
+
+
+class PrefixIndex:
+    """Which sequences of a store others begin like.
+
+    Attributes:
+        parents: By group, the first sequence of an episode, which further ones may begin like.
+        last_children: By such a sequence, the last one that does.
+    """
+
+    def __init__(self) -> None:
+        self.parents: dict[str | None, int] = {}
+        self.last_children: dict[int, int] = {}
+
+    def add(self, keys: range, group_id: str | None, parent: int, first_kept: int) -> None:
+        """Enter an episode of those keys that begins like its parent, -1 for none, which may be gone in a replay."""
+        if parent >= first_kept:
+            self.last_children[parent] = keys[-1]
+        elif parent < 0 and group_id is not None:
+            self.parents[group_id] = keys[0]
+
+    def remove(self, first_key: int, group_id: str | None) -> None:
+        """Let no further sequence begin like an evicted episode."""
+        if self.parents.get(group_id) == first_key:
+            del self.parents[group_id]
+
+    def drop(self, start: int, stop: int) -> None:
+        """Forget what began like sequences [start, stop), of which nothing is stored any more."""
+        for key in range(start, stop):
+            self.last_children.pop(key, None)
+
+    def first_kept(self, key: int, first_key: int, parent: int = -1) -> int:
+        """Return the first sequence from a key on that is stored, that one of those needs, or that is the parent."""
+        while key < first_key and key != parent and self.last_children.get(key, key) < first_key:
+            key += 1
+        return key
+
+    def of_stored(self, first_key: int) -> tuple[dict[str | None, int], dict[int, int]]:
+        """Return the parents, and the last children from a key on."""
+        return self.parents, {key: last for key, last in self.last_children.items() if last >= first_key}
 
 
 def shortened(
@@ -64,6 +105,15 @@ def _common(one: tokens.Tokens, other: tokens.Tokens) -> int:
     count = min(len(one), len(other))
     differs = one[:count] != other[:count]
     return int(differs.argmax()) if differs.any() else count
+
+
+def beginnings(rows: ragged.RaggedColumns, keys: arrays.Ints, counts: arrays.Ints) -> tokens.Tokens:
+    """Return so many tokens at the beginning of sequences with those keys, which they share [sum of counts]."""
+    owners = np.repeat(rows.row_values("parents", keys), counts)
+    places = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+    while (is_shared := places < rows.row_values("shared", owners)).any():
+        owners = np.where(is_shared, rows.row_values("parents", owners), owners)
+    return rows.values_at("tokens", owners, places - rows.row_values("shared", owners))
 
 
 def whole(

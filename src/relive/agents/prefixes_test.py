@@ -133,7 +133,7 @@ def test_an_evicted_prompt_is_kept_for_the_branch_that_evicts_it(tmp_path: pathl
     for each in (buffer, relive.TokenReplayBuffer.from_state(buffer.state_dict()), relive.recover(tmp_path / "log")):
         assert each.eligible_keys().tolist() == keys
         assert rows_of(each.read(keys)) == [[3] * 14, [2] * 39, [4] * 10]
-        assert (len(each), each._store._last_child) == (65, {1: last})
+        assert (len(each), each._store.prefix_index.last_children) == (65, {1: last})
         each.check()
     assert not (tmp_path / "log" / journal_reader.segment_name(0)).exists()
 
@@ -259,7 +259,7 @@ def test_check_finds_wrong_tables_of_what_is_shared() -> None:
     kept._store.rows._kept = 0
     assert extras._store.extras is not None
     extras._store.extras.evict(1)
-    parents._store._parents["h"] = 1
+    parents._store.prefix_index.parents["h"] = 1
     for buffer, text in (
         (kept, "an evicted sequence that nothing begins like must not be kept"),
         (extras, "each token must have its extras"),

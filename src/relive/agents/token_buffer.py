@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 import contextlib
 import dataclasses
 import functools
-import itertools
 from typing import TYPE_CHECKING, Any, Self
 import uuid
 
@@ -23,10 +22,14 @@ import numpy.typing as npt
 from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery
+from relive.agents import facts
 from relive.agents import groups as groups_lib
 from relive.agents import ledger_check
 from relive.agents import packing
+from relive.agents import token_checks
 from relive.agents import token_draws
+from relive.agents import token_entry
+from relive.agents import token_extras as extras_lib
 from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import arrays
@@ -41,7 +44,6 @@ from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.samplers import prioritized
 from relive.samplers import sampler as sampler_lib
-from relive.schema import casting
 from relive.schema import schema
 from relive.storage import ragged
 
@@ -53,10 +55,6 @@ else:
     token_journal = imports.lazy_module("relive.agents.token_journal")
     token_state = imports.lazy_module("relive.agents.token_state")
 
-_RESERVED = frozenset(("agent_id", "group_id", "status", "ticket", *token_store.SEQUENCE_FIELDS)).union(
-    ("cu_seqlens", "max_seqlen", "position_ids"), (field.name for field in dataclasses.fields(packing.TokenBatch))
-)
-"""Names that an extra cannot have: something else of a sequence is called so."""
 _EXTRAS = ("token_extras", "sequence_extras")
 
 
@@ -89,7 +87,7 @@ class TokenBufferStats(statistics.Statistics):
     stale_keys: int
 
 
-class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
+class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
     """Stores token episodes of language-model agents, first in, first out, and samples padded batches.
 
     The steps of an episode are joined into one sequence if each prompt begins with the entire previous prompt and
@@ -161,15 +159,11 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         seed: int | np.random.Generator | None = None,
     ) -> None:
         max_tokens = validation.positive_int("max_tokens", max_tokens)
-        of_tokens = _checked_extras("token_extras", token_extras, _RESERVED)
-        of_sequences = _checked_extras("sequence_extras", sequence_extras, _RESERVED | of_tokens.keys())
-        for name, field in of_sequences.items():
-            if field.shape:
-                raise errors.ArgumentError(f"sequence_extras must be of shape (), got {field.shape} for {name!r}")
+        fields = extras_lib.checked(token_extras, sequence_extras)
         self._padding = packing.checked_padding(pad_token_id, pad_to_multiple_of)
         self._rng = validation.generator("seed", seed)
         dtype = None if logprobs_dtype is None else _checked_logprobs_dtype(logprobs_dtype)
-        self._store = token_store.TokenStore(max_tokens, of_tokens, of_sequences, allocate, dtype)
+        self._store = token_store.TokenStore(max_tokens, *fields, allocate, dtype)
         super().__init__(
             self._store,
             rate_limiters.LimiterState(None, self._store, "max_tokens", max_tokens),
@@ -208,11 +202,6 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
     def rng(self) -> np.random.Generator:
         """The random generator used for sampling."""
         return self._rng
-
-    @property
-    def policy_version(self) -> int | None:
-        """The learner's policy version; None before the first `set_policy_version`."""
-        return self._store.policy_version
 
     # Writing.
 
@@ -278,29 +267,25 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         names |= {"status": status, "episode_id": str(uuid.uuid4())}
         names["encoded_metadata"] = metadata_lib.encoded(metadata)
-        self._check_names(extras)
-        of_tokens = _token_columns(self._store.token_extras, extras, joined)
-        of_sequences = {
-            name: np.repeat(casting.cast_exact(name, extras.get(name, 0), (), field.dtype), len(joined.lengths))
-            for name, field in self._store.sequence_extras.items()
-        }
+        columns = extras_lib.of_episode(self._store, joined, extras)
         ledger = self._queue.known if ticket is None else self._queue.ledger()
         if ledger is not None:
             ledger.check_start(names["group_id"], ticket, "add_episode")
         if self._journal is not None:
             self._journal.prepare()
-        entry = self._store.fitted(joined, of_tokens, of_sequences, names["group_id"])
+        entry = token_entry.fitted(self._store, names, joined, columns)
+        keys = entry.episode.keys  # Now, since that takes memory.
 
         def record() -> None:
             if self._journal is not None:
-                self._journal.add(names, entry)
+                self._journal.add(entry)
             if ledger is not None:
-                ledger.places.use(ticket, names["episode_id"])
+                ledger.places.use(ticket, entry.episode.episode_id)
 
-        self._store.add(names, entry, self._draws, record)
+        self._store.add(entry, self._draws, record)
         if ledger is not None:
             self._wake_ended()
-        return entry.keys
+        return keys
 
     def update(self, keys: npt.ArrayLike, **extras: Any) -> int:
         """Write extras of sequences, and return how many of the keys were stored; others are ignored and counted.
@@ -316,22 +301,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
             CheckpointError: The journal could not be written or synced.
         """
         names, store = validation.integers("keys", keys), self._store
-        self._check_names(extras)
-        alive = store.are_stored(names)
-        lengths = np.zeros(len(names), np.int64)
-        lengths[alive] = store.lengths(names[alive])
-        values: dict[str, arrays.Array] = {}
-        for name, given in extras.items():
-            if validation.leading_length(name, given) != len(names):
-                raise errors.SchemaError(f"{name} must be one for each of {len(names)} keys, got {len(given)}")
-            field = store.sequence_extras.get(name)
-            if field is None:
-                field = store.token_extras[name]
-                stored = itertools.compress(zip(names.tolist(), given, lengths.tolist(), strict=True), alive)
-                rows = [_row(name, *each, field) for each in stored]
-                values[name] = np.concatenate([np.zeros((0, *field.shape), field.dtype), *rows])
-            else:
-                values[name] = casting.cast_exact(name, given, (len(names),), field.dtype)
+        lengths, values = extras_lib.of_update(store, names, extras)
         if self._journal is None:
             return store.update(names, lengths, values)
         self._journal.prepare()
@@ -559,7 +529,7 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
         Raises:
             CorruptionError: An invariant does not hold; the message says which.
         """
-        self._store.check()
+        token_checks.store(self._store)
         if self._queue.known is not None:
             ledger_check.check(self._queue.known, self._store)
         if self._draws is not None:
@@ -644,33 +614,6 @@ class TokenReplayBuffer(delivery.Delivering[token_store.EpisodeFacts]):
     def _replay(self, **options: Any) -> checkpointable.Replay:
         return token_journal.Replay(self)
 
-    def _check_names(self, extras: Mapping[str, Any]) -> None:
-        """Raise SchemaError unless every extra is declared."""
-        declared = [*self._store.token_extras, *self._store.sequence_extras]
-        for name in extras:
-            if name not in declared:
-                raise errors.SchemaError(f"unknown extra {name!r}: the buffer has {', '.join(declared) or 'no extras'}")
-
-
-def _checked_extras(
-    name: str, extras: Mapping[str, schema.Field] | None, refused: frozenset[str]
-) -> dict[str, schema.Field]:
-    """Return the fields of extras, which must not have the refused names."""
-    if extras is None:
-        return {}
-    if not isinstance(extras, Mapping):
-        raise errors.ArgumentTypeError(
-            f"{name} must be a mapping from names to Fields, got {validation.short_repr(extras)}"
-        )
-    for extra, field in extras.items():
-        if not validation.non_empty_string(f"each name in {name}", extra).isidentifier() or extra in refused:
-            rule = "names that are identifiers and that are not taken"
-            raise errors.ArgumentError(f"{name} must have {rule}, got {extra!r}")
-        validation.require_instance(f"{name} {extra!r}", field, schema.Field)
-        if field.dtype.kind not in "biufc":
-            raise errors.ArgumentError(f"{name} must be of numbers or bools, got {field.dtype} for {extra!r}")
-    return dict(extras)
-
 
 def _checked_logprobs_dtype(value: Any) -> np.dtype[Any]:
     """Return a dtype that log-probabilities may have."""
@@ -680,33 +623,3 @@ def _checked_logprobs_dtype(value: Any) -> np.dtype[Any]:
             return dtype
     shown = validation.short_repr(value)
     raise errors.ArgumentError(f"logprobs_dtype must be float16, float32 or float64, got {shown}")
-
-
-def _token_columns(
-    fields: Mapping[str, schema.Field], given: Mapping[str, Any], joined: tokens.TokenEpisode
-) -> dict[str, arrays.Array]:
-    """Return the extras of all tokens of an episode [N, ...], given those of the response of each step."""
-    is_response = joined.columns["policy_versions"] >= 0
-    counts = np.bincount(joined.columns["steps"][is_response]).tolist()
-    columns: dict[str, arrays.Array] = {}
-    for name, field in fields.items():
-        columns[name] = column = np.zeros((len(is_response), *field.shape), field.dtype)
-        if name in given:
-            if validation.leading_length(name, given[name]) != len(counts):
-                raise errors.SchemaError(f"{name} must be one for each of {len(counts)} steps, got {len(given[name])}")
-            rows = [
-                casting.cast_exact(f"{name} of step {t}", row, (count, *field.shape), field.dtype)
-                for t, (row, count) in enumerate(zip(given[name], counts, strict=True))
-            ]
-            column[is_response] = np.concatenate(rows)
-    return columns
-
-
-def _row(name: str, key: int, given: Any, length: int, field: schema.Field) -> arrays.Array:
-    """Return the first `length` values of an extra of tokens, for the sequence with that key."""
-    row, what = casting.as_array(name, given), f"{name} of key {key}"
-    if row.ndim == 0 or len(row) < length:
-        rule = f"a row of at least {length} values, one for each token"
-        raise errors.SchemaError(f"{what} must be {rule}, got shape {row.shape}")
-    given = given[:length] if isinstance(given, list | tuple) else row[:length]
-    return casting.cast_exact(what, given, (length, *field.shape), field.dtype)

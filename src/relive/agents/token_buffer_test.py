@@ -21,8 +21,8 @@ import relive
 from relive import errors
 from relive import testing
 from relive.agents import token_buffer
+from relive.agents import token_entry
 from relive.agents import token_episode_test
-from relive.agents import token_store
 from relive.agents import tokens as tokens_lib
 from relive.storage import memmap
 from relive.testing import walks
@@ -747,8 +747,8 @@ def facts(**changes: Any) -> Any:
         (broken_row("oldest_version", 1), "oldest_version of sequences must be what their tokens make it"),
         (lambda b: b._store.owners.pop(1), "counters must be of a buffer that holds 2 sequences"),
         (lambda b: b._store.owners.update({0: copy.copy(b._store.owners[0])}), "each sequence must belong to .*"),
-        (lambda b: b._store._episodes.popitem(), "episodes must have the 3 sequences that are stored"),
-        (lambda b: b._store._drawn.add(copy.copy(b._store.owners[0])), "episodes that were sampled must be stored"),
+        (lambda b: b._store.by_id.popitem(), "episodes must have the 3 sequences that are stored"),
+        (lambda b: b._store.drawn.add(copy.copy(b._store.owners[0])), "episodes that were sampled must be stored"),
         (facts(policy_version=2), "episodes must be what their tokens make them"),
         (facts(rewards=(0.5,)), "episodes must be what their tokens make them"),
         (facts(num_tokens=3), "episodes must be what their tokens make them"),
@@ -762,7 +762,7 @@ def facts(**changes: Any) -> Any:
 def test_an_audit_finds_damaged_tokens(
     change: Any, text: str | None, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_store, "_AT_ONCE", at_once)
+    monkeypatch.setattr(token_entry, "_AT_ONCE", at_once)
     buffer = filled()
     buffer.check()
     change(buffer)

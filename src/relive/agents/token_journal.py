@@ -11,7 +11,7 @@ Payloads are written by a PlainCodec. Each record is written when nothing else c
 that does. Evictions follow from the additions. The records of the learner's queue are in `queue_journal`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 import itertools
 from typing import Any
 
@@ -19,6 +19,8 @@ import numpy as np
 
 from relive import errors
 from relive.agents import queue_journal
+from relive.agents import token_checks
+from relive.agents import token_entry
 from relive.agents import token_state
 from relive.agents import token_store
 from relive.agents import tokens
@@ -50,25 +52,20 @@ class TokenJournal(commands.Writer):
         *,
         priorities: bool,
     ) -> None:
-        self._journal, self._store, self._begun, self._writes_priorities = journal, store, begun, priorities
+        super().__init__(journal, begun)
+        self._store, self._writes_priorities = store, priorities
 
-    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Prepare the journal; see Bound."""
-        self._journal._begin(base, newest=lambda: self._store.inserted, begun=self._begun, records=records)
+    def _newest(self) -> int:
+        return self._store.inserted
 
-    def prepare(self) -> None:
-        """Do what must precede a change: a segment that begins with the next record is without it."""
-        first_kept = 0 if self._store.rows is None else self._store.rows.first_kept
-        self._journal._release(lambda next_key: next_key <= first_kept)
-        self._journal._ready_segment()
+    def _is_gone(self, newest: int) -> bool:
+        return newest <= (0 if self._store.rows is None else self._store.rows.first_kept)
 
-    def add(self, names: Mapping[str, Any], entry: token_store.Entry) -> None:
+    def add(self, entry: token_store.Entry) -> None:
         """Journal an episode that is being stored."""
-        joined = entry.joined
-        plain = token_state.plain_names({**names, "mismatches": joined.mismatches})
+        plain, joined = token_state.plain_names(entry.episode), entry.joined
         sizes = np.stack([joined.lengths, joined.parents, joined.shared])
-        extras = dict(entry.token_extras), dict(entry.sequence_extras)
-        self.write(ADD, plain, sizes, joined.columns, *extras, entry.first_key)
+        self.write(ADD, plain, sizes, joined.columns, *map(dict, entry.extras), entry.first_key)
 
     def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> None:
         """Journal a call of `TokenStore.update`."""
@@ -119,27 +116,27 @@ class Replay(queue_journal.QueueReplay):
         first_key: int,
     ) -> None:
         """Store an episode."""
-        checked, store = token_state.checked_names(names), self._store
-        mismatches, logprobs = checked.pop("mismatches"), columns.get("logprobs")
+        checked, store, logprobs = token_state.checked_names(names), self._store, columns.get("logprobs")
+        mismatches = checked["mismatches"]
         is_float = isinstance(logprobs, np.ndarray) and logprobs.dtype.type in tokens.FLOATS and logprobs.dtype.isnative
         count = len(mismatches)
         is_sound = is_float and sizes.dtype == np.int64 and sizes.shape == (3, count) and (sizes[::2].T >= (1, 0)).all()
         if not is_sound or store.find(checked["episode_id"]) is not None:
             raise errors.CheckpointError("adds an invalid episode")
         lengths, parents, shared = sizes
-        _check_columns(columns, store.fields(logprobs.dtype)[0], sum(lengths.tolist()))
-        _check_columns(token_extras, store.token_extras, sum(sizes[::2].ravel().tolist()))
-        _check_columns(sequence_extras, store.sequence_extras, count)
+        token_checks.columns(columns, store.fields(logprobs.dtype)[0], sum(lengths.tolist()))
+        token_checks.columns(token_extras, store.token_extras, sum(sizes[::2].ravel().tolist()))
+        token_checks.columns(sequence_extras, store.sequence_extras, count)
         try:
-            token_store.check_tokens(columns)
-            rewards = tuple(itertools.chain.from_iterable(token_store.step_rewards(columns, lengths)))
+            token_checks.tokens(columns)
+            rewards = tuple(itertools.chain.from_iterable(token_entry.step_rewards(columns, lengths)))
             joined = tokens.TokenEpisode(columns, logprobs.dtype, lengths, mismatches, rewards, parents, shared)
-            entry = store.entry(joined, token_extras, sequence_extras, first_key)
-            if first_key > store.inserted or not store.has_room(entry):
+            entry = token_entry.planned(store, checked, joined, (token_extras, sequence_extras), first_key)
+            if first_key > store.inserted or not token_entry.has_room(store, entry):
                 raise errors.ArgumentError("there is no room for it")
         except (errors.CorruptionError, errors.ArgumentError) as error:
             raise errors.CheckpointError(f"adds an invalid episode: {error}") from error
-        store.add(checked, entry, self._buffer._draws)
+        store.add(entry, self._buffer._draws)
 
     def end(self) -> None:
         """Finish the replay: there are no more records.
@@ -148,7 +145,7 @@ class Replay(queue_journal.QueueReplay):
             CheckpointError: A sequence begins like one that it cannot begin like.
         """
         try:
-            self._store.check_parents()
+            token_checks.parents(self._store)
         except errors.CorruptionError as error:
             raise errors.CheckpointError(str(error)) from error
         super().end()
@@ -177,17 +174,10 @@ class Replay(queue_journal.QueueReplay):
             raise errors.CheckpointError("updates something that is not an extra")
         for fields, count in ((store.token_extras, sum(lengths.tolist())), (store.sequence_extras, len(keys))):
             given = {name: column for name, column in values.items() if name in fields}
-            _check_columns(given, {name: fields[name] for name in given}, count)
+            token_checks.columns(given, {name: fields[name] for name in given}, count)
         try:
             store.update(keys, lengths, values)
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"is an invalid update: {error}") from error
         # The update counts as stale here what is only missing because it was not in the first base.
         store.stale_keys = stale_keys
-
-
-def _check_columns(columns: dict[str, Any], fields: token_store.Fields, count: int) -> None:
-    """Raise CheckpointError unless there is an array [count, ...] for each field, and no other."""
-    found = {name: isinstance(each, np.ndarray) and (each.dtype, each.shape) for name, each in columns.items()}
-    if found != {name: (field.dtype, (count, *field.shape)) for name, field in fields.items()}:
-        raise errors.CheckpointError("has other columns than the buffer")

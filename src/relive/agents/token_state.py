@@ -20,7 +20,10 @@ from typing import Any
 import numpy as np
 
 from relive import errors
+from relive.agents import facts
+from relive.agents import token_checks
 from relive.agents import token_draws
+from relive.agents import token_entry
 from relive.agents import token_store
 from relive.agents import tokens
 from relive.common import validation
@@ -65,7 +68,7 @@ def state_dict(
             {name: np.zeros((0, *array.shape[1:]), array.dtype) for name, array in each.items()}
             for each in (kept, extras)
         )
-    contents = [_PLAIN.encode(plain_names(episode.names)) for episode in episodes]
+    contents = [_PLAIN.encode(plain_names(episode)) for episode in episodes]
     return {
         "counters": {"appended": store.inserted, **store.counters(), "evicted": evicted},
         "policy_version": store.policy_version,
@@ -99,10 +102,11 @@ def load(given: state_lib.StateReader, own: token_store.TokenStore) -> token_sto
     if given.value("policy_version") is not None:
         store.policy_version = given.integer("policy_version", most=validation.LARGEST)
     try:
-        store.fill(*_rows(given, counters.integer("appended"), store), *_names(given))
+        token_entry.fill(store, *_rows(given, counters.integer("appended"), store), *_names(given))
+        token_checks.parents(store)
         if counters.integer("appended") != store.inserted:
             raise errors.CorruptionError(f"counters must be of a buffer that holds {len(store)} sequences")
-        store.check()
+        token_checks.store(store)
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"sequences cannot be: {error}") from error
     return store
@@ -135,7 +139,7 @@ def _rows(
     extras = None
     if store.token_extras:
         extras = ragged.RaggedColumns.from_state(
-            of_extras, token_store.MOST_EXTRAS, store.token_extras, is_uneven=True, first_key=first_key, **options
+            of_extras, token_entry.MOST_EXTRAS, store.token_extras, is_uneven=True, first_key=first_key, **options
         )
     for part, path, fields in (
         (of_extras, "extras/values", store.token_extras),
@@ -157,10 +161,10 @@ def _names(given: state_lib.StateReader) -> tuple[list[dict[str, Any]], list[boo
     return [checked_names(_PLAIN.decode(content[i:j])) for i, j in itertools.pairwise([0, *ends])], drawn
 
 
-def plain_names(names: Mapping[str, Any]) -> tuple[Any, ...]:
+def plain_names(episode: facts.EpisodeFacts) -> tuple[Any, ...]:
     """Return the names of an episode as a tuple that a PlainCodec supports."""
-    mismatches = tuple(each and dataclasses.astuple(each) for each in names["mismatches"])
-    return *(names[name] for name in token_store.NAMES[:-1]), mismatches
+    *names, mismatches = episode.names.values()
+    return *names, tuple(each and dataclasses.astuple(each) for each in mismatches)
 
 
 def checked_names(value: Any) -> dict[str, Any]:
@@ -171,7 +175,7 @@ def checked_names(value: Any) -> dict[str, Any]:
         step, position, expected, found = commands.checked("an episode is one", _OF_MISMATCH, each)
         mismatches.append(tokens.TokenMismatch(step=step, position=position, expected=expected, found=found))
     metadata_lib.decoded(names[-1])
-    return dict(zip(token_store.NAMES, (*names, tuple(mismatches)), strict=True))
+    return dict(zip(facts.NAMES, (*names, tuple(mismatches)), strict=True))
 
 
 def described(fields: Mapping[str, schema.Field]) -> list[Any]:

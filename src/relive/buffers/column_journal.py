@@ -9,7 +9,7 @@
 A record is written once its change was made; if it cannot be written, the change is taken back.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -46,21 +46,13 @@ class ColumnJournal(checkpointable.Bound):
         *,
         priorities: bool = False,
     ) -> None:
-        self._journal, self._store, self._writes_priorities = journal, store, priorities
-        self._begun, self._schema = begun, store.schema if store.has_begun else None
-
-    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Prepare the journal; see Bound."""
-        self._journal._begin(base, newest=lambda: self._store.next_key, begun=self._begun, records=records)
-
-    def prepare(self) -> None:
-        """Do what must precede a change: a segment that begins with the next record is without it."""
-        self._journal._release(self._is_gone)
-        self._journal._ready_segment()
+        super().__init__(journal, begun)
+        self._store, self._writes_priorities = store, priorities
+        self._schema = store.schema if store.has_begun else None
 
     def write(self, steps: encoding.Steps) -> None:
         """Journal steps that are stored; with their schema, if it is new."""
-        self._journal._append(*self._record(steps, self._schema))
+        self.write_record(*self._record(steps, self._schema))
         self._schema = steps.schema
 
     def write_all(self, episodes: Iterable[encoding.Steps]) -> None:
@@ -87,24 +79,26 @@ class ColumnJournal(checkpointable.Bound):
 
     def clear(self) -> None:
         """Journal that every row is removed."""
-        self._journal._append(CLEAR, _little(np.array([self._store.num_evicted])))
+        self.write_record(CLEAR, _little(np.array([self._store.num_evicted])))
 
     def end_episode(self, stream: int) -> None:
         """Journal that the open episode of a stream is truncated."""
-        self._journal._append(END, stream.to_bytes(4, "little"))
+        self.write_record(END, stream.to_bytes(4, "little"))
 
     def set_eligible(self, keys: arrays.Ints, eligible: bool) -> None:
         """Journal a call of `set_eligible`."""
-        self._journal._append(ELIGIBLE, bytes([eligible]) + _little(keys))
+        self.write_record(ELIGIBLE, bytes([eligible]) + _little(keys))
 
     def set_priorities(self, keys: arrays.Ints, priorities: arrays.Floats) -> None:
         """Journal new priorities, if priorities are journaled."""
         if self._writes_priorities:
-            self._journal._append(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
+            self.write_record(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
 
-    def _is_gone(self, next_key: int) -> bool:
-        """Return whether all rows before that key are gone."""
-        return next_key <= self._store.oldest_key
+    def _newest(self) -> int:
+        return self._store.next_key
+
+    def _is_gone(self, newest: int) -> bool:
+        return newest <= self._store.oldest_key
 
 
 class Replay:

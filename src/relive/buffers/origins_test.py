@@ -1,7 +1,6 @@
-"""Origins of rows and samples, compared with a record made while they were written."""
+"""Origins of rows, compared with a record made while they were written."""
 
 import dataclasses
-import math
 import random
 from typing import Any, assert_type
 
@@ -10,8 +9,6 @@ import pytest
 
 import relive
 from relive import errors
-
-Episodes = relive.EpisodeReplayBuffer[Any, Any]
 
 
 @dataclasses.dataclass
@@ -149,8 +146,6 @@ def test_explain_refuses_what_is_no_key() -> None:
     for wrong in (None, "3", 1.0, [3], np.array([3]), {}, 2**70, [[1], [2, 3]], object(), buffer.read([0])):
         with pytest.raises(errors.ArgumentTypeError, match="^(explain must be given a key|keys must be integers)"):
             buffer.explain(wrong)  # type: ignore[arg-type]
-        with pytest.raises(errors.ArgumentTypeError, match="^sample must be an instance of ReplaySample, got "):
-            Episodes().explain(wrong)  # type: ignore[arg-type]
 
 
 def test_a_row_is_told_in_one_line() -> None:
@@ -179,82 +174,6 @@ def test_a_row_is_told_in_one_line() -> None:
     assert str(plain.explain(0)) == line
     unknown = dataclasses.replace(plain.explain(0), probability=None)
     assert str(unknown) == line.removesuffix(", probability 1")
-
-
-# Episodes.
-
-
-def episode_of(buffer: Any, agent: str, steps: int, status: str | None) -> str:
-    """Write an episode, and return its id."""
-    episode_id: str = buffer.start_episode_nowait(agent)
-    for t in range(steps):
-        buffer.append_observation_action_reward_nowait(episode_id, (agent, t), t, 1.0)
-    if status:
-        buffer.end_episode_nowait(episode_id, (agent, steps), status)
-    return episode_id
-
-
-def test_each_sample_comes_from_the_episode_it_shows() -> None:
-    buffer = Episodes(seed=0)
-    order = [episode_of(buffer, agent, 3, "COMPLETED") for agent in "abc"]
-    still_open = episode_of(buffer, "open", 4, None)
-    seen = set()
-    for sample in buffer.sample_n_step_nowait(60, 2, 0.9):
-        origin = buffer.explain(sample)
-        assert (origin.agent_id, origin.step) == sample.observation
-        assert (origin.episode_id, origin.actual_n) == (sample.episode_id, sample.actual_n)
-        assert origin.is_stored
-        assert origin.start_time is not None
-        assert math.isfinite(origin.start_time)
-        assert origin.episode_length == 3
-        seen.add(sample.episode_id)
-        if sample.episode_id == still_open:
-            assert (origin.status, origin.age, origin.episodes_to_eviction) == ("IN_PROGRESS", None, None)
-        else:
-            place = order.index(sample.episode_id)
-            assert (origin.status, origin.age, origin.episodes_to_eviction) == ("COMPLETED", 2 - place, place)
-    assert seen == {*order, still_open}
-
-
-def test_episodes_to_eviction_are_those_that_go_first() -> None:
-    buffer = Episodes(max_episodes=4, seed=0)
-    for agent in "abcd":
-        episode_of(buffer, agent, 2, "TRUNCATED")
-    samples = {sample.agent_id: sample for sample in buffer.sample_n_step_nowait(60, 1, 0.9)}
-    for gone in range(1, 5):
-        episode_of(buffer, "new", 1, "TRUNCATED")
-        for place, agent in enumerate("abcd"):
-            origin = buffer.explain(samples[agent])
-            assert origin.is_stored == (place >= gone)
-            assert origin.episodes_to_eviction == (place - gone if place >= gone else None)
-            assert origin.status == ("TRUNCATED" if place >= gone else None)
-
-
-def test_a_sample_whose_steps_were_taken_back_is_not_stored() -> None:
-    buffer = Episodes(seed=0)
-    episode_id = episode_of(buffer, "a", 3, None)
-    state = buffer.state_dict()
-    buffer.append_observation_action_reward_nowait(episode_id, ("a", 3), 3, 1.0)
-    sample = next(s for s in buffer.sample_n_step_nowait(60, 1, 0.9) if s.start_step == 2)
-    assert buffer.explain(sample).is_stored
-    buffer.load_state_dict(state)
-    assert not buffer.explain(sample).is_stored
-    assert str(buffer.explain(sample)).endswith(", without these steps")
-
-
-def test_a_sample_is_told_in_one_line() -> None:
-    buffer = Episodes(max_episodes=2, seed=0)
-    episode_id = episode_of(buffer, "a", 2, "ABORTED")
-    samples = {sample.start_step: sample for sample in buffer.sample_n_step_nowait(60, 2, 0.9)}
-    origin = dataclasses.replace(buffer.explain(samples[0]), start_time=12.5)
-    assert str(origin) == (
-        f"episode {episode_id}: steps 0 to 1, agent a, ABORTED with 2 transitions, started at 12.5, "
-        "age 0, 0 go before it"
-    )
-    assert str(buffer.explain(samples[1])).startswith(f"episode {episode_id}: step 1, agent a, ")
-    for _ in range(2):
-        episode_of(buffer, "b", 1, None)
-    assert str(buffer.explain(samples[1])) == f"episode {episode_id}: step 1, agent a, not stored any more"
 
 
 def test_types_of_explain() -> None:

@@ -100,6 +100,12 @@ def _clone(value: Any, memo: Memo) -> Any:
     return (value.detach() if hasattr(value, "detach") else value).clone()
 
 
+def shared(kind: type[T]) -> type[T]:
+    """Let objects of a class be shared, since nothing in them can change: a decorator."""
+    _COPIER_OF_BASE[kind] = None
+    return kind
+
+
 class Copiers(collections.UserDict[type, Callable[[Any], Any]]):
     """A registry of functions that copy objects, by class.
 

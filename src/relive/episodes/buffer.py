@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequen
 import contextlib
 import math
 import os
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -29,12 +29,12 @@ from relive.common import copies
 from relive.common import imports
 from relive.common import randomness
 from relive.common import validation
-from relive.common import words
 from relive.episodes import episode as episode_lib
 from relive.episodes import samplers
 from relive.episodes import samples as samples_lib
 from relive.episodes import store as store_lib
 from relive.episodes import versions
+from relive.episodes import writers
 from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from relive.episodes import episode_journal
     from relive.episodes import episode_state
     from relive.episodes import metadata as metadata_lib
-    from relive.episodes import origins
     from relive.persistence import checkpoint
     from relive.persistence import codec as codec_lib
     from relive.persistence import journal as journal_lib
@@ -54,7 +53,6 @@ else:
     episode_journal = imports.lazy_module("relive.episodes.episode_journal")
     episode_state = imports.lazy_module("relive.episodes.episode_state")
     metadata_lib = imports.lazy_module("relive.episodes.metadata")
-    origins = imports.lazy_module("relive.episodes.origins")
     queue_state = imports.lazy_module("relive.agents.queue_state")
     journal_lib = imports.lazy_module("relive.persistence.journal")
 
@@ -172,10 +170,11 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._gate.bind_to_loop()
         if self._gate.should_yield():
             await self._gate.give_way()
+        described: dict[str, Any] = {"group_id": group_id, "policy_version": policy_version, "metadata": metadata}
         if self._journal is None:
-            return self._start(agent_id, group_id, policy_version, ticket, metadata)
+            return self.start_episode_nowait(agent_id, ticket=ticket, **described)
         with self._journal._syncing_later():
-            episode_id = self._start(agent_id, group_id, policy_version, ticket, metadata)
+            episode_id = self.start_episode_nowait(agent_id, ticket=ticket, **described)
         try:
             await self._journal.synced()
         except BaseException as error:
@@ -193,16 +192,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Do what `start_episode` does, with the same exceptions, as a plain call."""
-        return self._start(agent_id, group_id, policy_version, ticket, metadata)
-
-    def _start(
-        self,
-        agent_id: str,
-        group_id: str | None,
-        policy_version: int | None,
-        ticket: admission_lib.Ticket | None,
-        metadata: Mapping[str, Any] | None,
-    ) -> str:
         self._gate.refuse_if_closed()
         agent_id = validation.string("agent_id", agent_id)
         if group_id is not None:
@@ -248,7 +237,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._gate.bind_to_loop()
         step = self._checked_step(observation, action, reward, policy_version)
         if self._gate.must_wait_to_insert(self._gate.can_insert()):
-            self._store[episode_id]._check_next_step(policy_version)
+            episode_lib.check_next_step(self._store[episode_id], policy_version)
             await self._gate.wait_to_insert()
         if self._journal is None:
             self._append(episode_id, step)
@@ -267,7 +256,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """
         step = self._checked_step(observation, action, reward, policy_version)
         if not self._gate.can_insert():
-            self._store[episode_id]._check_next_step(policy_version)
+            episode_lib.check_next_step(self._store[episode_id], policy_version)
             raise errors.NotReadyError(
                 f"append_observation_action_reward_nowait held back by {self._limited.limiter!r}: draw samples first, "
                 "or await append_observation_action_reward"
@@ -294,25 +283,23 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """
         self._gate.bind_to_loop()
         if self._journal is None:
-            self._end(episode_id, final_observation, status)
+            self.end_episode_nowait(episode_id, final_observation, status)
             return
         with self._journal._syncing_later():
-            self._end(episode_id, final_observation, status)
+            self.end_episode_nowait(episode_id, final_observation, status)
         await self._journal.synced()
 
     def end_episode_nowait(
         self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED"
     ) -> None:
         """Do what `end_episode` does, with the same exceptions, as a plain call."""
-        self._end(episode_id, final_observation, status)
-
-    def _end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus) -> None:
         self._gate.refuse_if_closed()
         final_observation = copies.copied(final_observation)
+        episode = self._store[episode_id]
         if self._journal is not None:
-            self._store[episode_id]._check_can_end(status)
-            self._journal.end(episode_id, final_observation, status)
-        self._store.end(episode_id, final_observation, status)
+            episode_lib.check_can_end(episode, status)
+            self._journal.end(episode, final_observation, status)
+        self._store.end(episode, final_observation, status)
         self._ended()
 
     def abort_episode_nowait(self, episode_id: str) -> bool:
@@ -324,10 +311,14 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         Raises:
             ArgumentTypeError: episode_id is not a string.
         """
-        is_open = validation.string("episode_id", episode_id) in self._store.open
-        if is_open:
-            self._abort(episode_id)
-        return is_open
+        episode = self._store.open.get(validation.string("episode_id", episode_id))
+        if episode is None:
+            return False
+        if self._journal is not None:
+            self._journal.abort(episode)
+        self._store.abort(episode)
+        self._ended()
+        return True
 
     def episode(
         self,
@@ -337,7 +328,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> contextlib.AbstractAsyncContextManager["EpisodeWriter[Obs, Act]"]:
+    ) -> contextlib.AbstractAsyncContextManager[writers.EpisodeWriter[Obs, Act]]:
         """Return an async context manager that starts an episode, as `start_episode` does, and yields its writer.
 
         If the block is left without `writer.end(...)`, by an exception, a cancellation or a return, the episode ends as
@@ -348,11 +339,11 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         return blocks.AsyncBlock(self._episode(agent_id, **described), rule)
 
     @contextlib.asynccontextmanager
-    async def _episode(self, agent_id: str, **described: Any) -> AsyncIterator["EpisodeWriter[Obs, Act]"]:
+    async def _episode(self, agent_id: str, **described: Any) -> AsyncIterator[writers.EpisodeWriter[Obs, Act]]:
         episode_id = await self.start_episode(agent_id, **described)
         del described  # A ticket that nobody else refers to is lost.
         with self._aborting(episode_id):
-            yield EpisodeWriter(self, episode_id)
+            yield writers.EpisodeWriter(self, episode_id)
 
     def episode_nowait(
         self,
@@ -362,7 +353,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         policy_version: int | None = None,
         ticket: admission_lib.Ticket | None = None,
         metadata: Mapping[str, Any] | None = None,
-    ) -> contextlib.AbstractContextManager["PlainEpisodeWriter[Obs, Act]"]:
+    ) -> contextlib.AbstractContextManager[writers.PlainEpisodeWriter[Obs, Act]]:
         """Do what `episode` does as a context manager for a plain `with`; the calls of its writer are plain.
 
         >>> import relive
@@ -378,11 +369,11 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         return blocks.PlainBlock(self._episode_nowait(agent_id, **described), rule)
 
     @contextlib.contextmanager
-    def _episode_nowait(self, agent_id: str, **described: Any) -> Iterator["PlainEpisodeWriter[Obs, Act]"]:
-        episode_id = self._start(agent_id, **described)
+    def _episode_nowait(self, agent_id: str, **described: Any) -> Iterator[writers.PlainEpisodeWriter[Obs, Act]]:
+        episode_id = self.start_episode_nowait(agent_id, **described)
         del described
         with self._aborting(episode_id):
-            yield PlainEpisodeWriter(self, episode_id)
+            yield writers.PlainEpisodeWriter(self, episode_id)
 
     @contextlib.contextmanager
     def _aborting(self, episode_id: str) -> Iterator[None]:
@@ -399,16 +390,11 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         try:
             self.abort_episode_nowait(episode_id)
         except errors.ReplayError as unwritten:
-            self._store.abort(episode_id)
+            self._store.abort(self._store[episode_id])
             self._ended()
             error.add_note(f"episode {episode_id} ended as ABORTED, but the journal has no record of it: {unwritten}")
 
     # Drawing.
-
-    @property
-    def policy_version(self) -> int | None:
-        """The learner's policy version; None before the first `set_policy_version`."""
-        return self._store.policy_version
 
     async def sample_n_step(
         self, batch_size: int, n: int, gamma: float, *, max_lag: int | None = None, lag_decay: float = 1.0
@@ -571,64 +557,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
 
         await asyncio.to_thread(write)
 
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        codec: "codec_lib.Codec | None" = None,
-        progress: state_lib.Progress | None = None,
-        **instead: Any,
-    ) -> Self:
-        """Return the buffer that was saved at `path`.
-
-        Args:
-            path: The file.
-            codec: The codec it was saved with; a PlainCodec if None.
-            progress: Called periodically with the number of bytes read so far and the total.
-            instead: Constructor arguments that override the saved ones.
-
-        Raises:
-            CheckpointError: There is no checkpoint, or it is damaged, of another class or codec, or of a newer version.
-        """
-        codec = codec_lib.checked(codec)
-        with checkpoint.opened(path, progress=progress) as state:
-            return cls.from_state(state, codec=codec, **instead)
-
-    @classmethod
-    def from_state(cls, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None, **instead: Any) -> Self:
-        """Return a new buffer with a state from `state_dict`, which is copied.
-
-        Args:
-            state: The state.
-            codec: As in `load`.
-            instead: As in `load`.
-
-        Raises:
-            CheckpointError: The state is invalid, or of another class or codec.
-        """
-        return cls._loaded(state, instead, codec=codec_lib.checked(codec))._restarted()
-
-    def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
-        """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".
-
-        Nothing in it is shared with the buffer.
-
-        Raises:
-            CheckpointError: Something cannot be saved.
-        """
-        return state_lib.whole(self._full_state(codec=codec_lib.checked(codec)))
-
-    def load_state_dict(self, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None) -> None:
-        """Restore the buffer to a state from `state_dict`, which is copied.
-
-        The settings must match those of the state. Writers of episodes that are not in it raise UnknownEpisodeError.
-
-        Raises:
-            CheckpointError: The state is invalid for this buffer. Nothing has changed.
-        """
-        self._load_state(state, codec=codec_lib.checked(codec))
-
     def _state_dict(self, **options: Any) -> state_lib.State:
         return self._state_of(episode_state.Snapshot(self._store), self._queue_snapshot(), **options)
 
@@ -701,15 +629,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """Return statistics of the buffer. O(open episodes)."""
         return self._store.stats()
 
-    def explain(self, sample: samples_lib.ReplaySample[Obs, Act]) -> "origins.SampleOrigin":
-        """Return the origin of a sample, and the current state of its episode. O(episodes).
-
-        Raises:
-            ArgumentTypeError: `sample` is not a ReplaySample.
-        """
-        validation.require_instance("sample", sample, samples_lib.ReplaySample)
-        return origins.sample(self._store, sample)
-
     def clear(self) -> None:
         """Remove every episode, open ones included: their writers raise UnknownEpisodeError.
 
@@ -776,22 +695,14 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         return copies.copied(observation), copies.copied(action), reward, policy_version
 
     def _append(self, episode_id: str, step: tuple[Obs, Act, float, int | None]) -> None:
-        journal = self._journal
-        if journal is None:
-            self._store.append(episode_id, *step)
-        else:
-            self._store[episode_id]._check_next_step(step[3])
-            journal.append(episode_id, *step)
-            self._store.append(episode_id, *step)
+        episode, journal = self._store[episode_id], self._journal
+        if journal is not None:
+            episode_lib.check_next_step(episode, step[3])
+            journal.append(episode, *step)
+        self._store.append(episode, *step)
+        if journal is not None:
             journal.settle()
         self._gate.wake()
-
-    def _abort(self, episode_id: str) -> None:
-        """End an open episode whose final observation is not known."""
-        if self._journal is not None:
-            self._journal.abort(episode_id)
-        self._store.abort(episode_id)
-        self._ended()
 
     def _ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""
@@ -804,8 +715,8 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
 
     def _abandon(self, group_ids: Sequence[str]) -> None:
         super()._abandon(group_ids)  # First, since the end of an episode may evict what waits, and a replay cannot.
-        for episode_id in list(self._store.open):
-            self._store.abort(episode_id)
+        for episode in list(self._store.open.values()):
+            self._store.abort(episode)
 
     def _sample(
         self, batch_size: int, n: int, gamma: float, lags: versions.Lags | None
@@ -821,53 +732,3 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._store.note(draws)
         self._gate.wake()
         return samples
-
-
-class _Writer(Generic[Obs, Act]):
-    """Writes one episode."""
-
-    def __init__(self, buffer: EpisodeReplayBuffer[Obs, Act], episode_id: str) -> None:
-        self._buffer = buffer
-        self._episode_id = episode_id
-
-    @property
-    def episode_id(self) -> str:
-        """The id of the episode, a UUID."""
-        return self._episode_id
-
-    if not TYPE_CHECKING:  # A type checker would take any attribute for one that exists.
-
-        def __getattr__(self, name: str) -> Any:
-            """Raise AttributeError that names the call meant, if `name` is another word for it."""
-            raise words.missing_attribute(self, name, dir(type(self)), words.METHODS, 1)
-
-
-class EpisodeWriter(_Writer[Obs, Act]):
-    """Writes one episode; created by `EpisodeReplayBuffer.episode`."""
-
-    async def append(self, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None) -> None:
-        """Append one step; see EpisodeReplayBuffer.append_observation_action_reward.
-
-        Most calls do not yield to other tasks: an actor that awaits nothing else appends 32 steps at a time.
-        """
-        await self._buffer.append_observation_action_reward(
-            self._episode_id, observation, action, reward, policy_version=policy_version
-        )
-
-    async def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
-        """End the episode; see EpisodeReplayBuffer.end_episode."""
-        await self._buffer.end_episode(self._episode_id, final_observation, status)
-
-
-class PlainEpisodeWriter(_Writer[Obs, Act]):
-    """Writes one episode with plain calls; created by `EpisodeReplayBuffer.episode_nowait`."""
-
-    def append(self, observation: Obs, action: Act, reward: float, *, policy_version: int | None = None) -> None:
-        """Append one step; see EpisodeReplayBuffer.append_observation_action_reward_nowait."""
-        self._buffer.append_observation_action_reward_nowait(
-            self._episode_id, observation, action, reward, policy_version=policy_version
-        )
-
-    def end(self, final_observation: Obs, status: episode_lib.FinalStatus = "COMPLETED") -> None:
-        """End the episode; see EpisodeReplayBuffer.end_episode_nowait."""
-        self._buffer.end_episode_nowait(self._episode_id, final_observation, status)

@@ -120,10 +120,10 @@ class Episode(Generic[Obs, Act]):
                 step.
         """
         if self.status != "IN_PROGRESS":  # Inlined: it runs at every step.
-            self._check_next_step(None)
+            check_next_step(self, None)
         if policy_version is not None:
-            version = self._checked_next_version(policy_version)
-            if version != self._newest_version:
+            version = _checked_next_version(self, policy_version)
+            if version != newest_version(self):
                 self.version_changes.append((len(self.actions), version))
         self.observations.append(observation)
         self.actions.append(action)
@@ -136,7 +136,7 @@ class Episode(Generic[Obs, Act]):
         Raises:
             ArgumentError: The episode has ended already, or `status` does not end one.
         """
-        self._check_can_end(status)
+        check_can_end(self, status)
         self.observations.append(observation)
         self.status = status
         return 1 if len(self.observations) > 1 else 0
@@ -147,67 +147,68 @@ class Episode(Generic[Obs, Act]):
         Raises:
             ArgumentError: The episode has ended already.
         """
-        self._check_can_end("ABORTED")
+        check_can_end(self, "ABORTED")
         self.status = "ABORTED"
-
-    @property
-    def _newest_version(self) -> int | None:
-        """The version that chose the newest action, or that the episode started with if it has no steps."""
-        return self.version_changes[-1][1] if self.version_changes else self.policy_version
 
     @property
     def policy_versions(self) -> list[int | None]:
         """The policy version of each action [T], None if unknown. A new list, O(T)."""
-        return [version for start, stop, version in self._version_runs() for _ in range(start, stop)]
+        return [version for start, stop, version in version_runs(self) for _ in range(start, stop)]
 
-    def _version_runs(self) -> list[tuple[int, int, int | None]]:
-        """Return the runs of steps with the same version: start, stop and version."""
-        starts = [0, *(start for start, _ in self.version_changes)]
-        versions = [self.policy_version, *(version for _, version in self.version_changes)]
-        runs = zip(starts, [*starts[1:], len(self.actions)], versions, strict=True)
-        return [(start, stop, version) for start, stop, version in runs if start < stop]
 
-    def _version_of(self, step: int) -> int | None:
-        """Return the version that chose the action of a step. O(log of the changes)."""
-        changes = self.version_changes
-        if not changes or step >= changes[-1][0]:
-            return self._newest_version
-        place = bisect.bisect_right(changes, step, key=_first)
-        return changes[place - 1][1] if place else self.policy_version
+def newest_version(episode: Episode[Any, Any]) -> int | None:
+    """Return the version that chose the newest action, or that the episode started with if it has no steps."""
+    return episode.version_changes[-1][1] if episode.version_changes else episode.policy_version
 
-    def _first_step_of(self, version: int) -> int:
-        """Return the first step of that version, which must occur. O(log of the changes)."""
-        place = bisect.bisect_left(self.version_changes, version, key=_second)
-        if place < len(self.version_changes) and self.version_changes[place][1] == version:
-            return self.version_changes[place][0]
-        return 0
 
-    def _checked_next_version(self, policy_version: int) -> int:
-        """Return the checked version of the next step.
+def version_runs(episode: Episode[Any, Any]) -> list[tuple[int, int, int | None]]:
+    """Return the runs of steps with the same version: start, stop and version."""
+    starts = [0, *(start for start, _ in episode.version_changes)]
+    versions = [episode.policy_version, *(version for _, version in episode.version_changes)]
+    runs = zip(starts, [*starts[1:], len(episode.actions)], versions, strict=True)
+    return [(start, stop, version) for start, stop, version in runs if start < stop]
 
-        Raises:
-            ArgumentError: It is not an integer of at least that of the previous step.
-        """
-        version = validation.non_negative_int("policy_version", policy_version)
-        before = self._newest_version
-        if before is not None and version < before:
-            whose = "the step before" if self.actions else "the start of the episode"
-            raise errors.ArgumentError(f"policy_version must be at least {before}, that of {whose}, got {version}")
-        return version
 
-    def _check_next_step(self, policy_version: int | None) -> None:
-        """Raise an error unless a step with that version may be appended."""
-        if self.status != "IN_PROGRESS":
-            raise errors.ArgumentError(f"cannot append to finished episode {self.episode_id}: it is {self.status}")
-        if policy_version is not None:
-            self._checked_next_version(policy_version)
+def version_of(episode: Episode[Any, Any], step: int) -> int | None:
+    """Return the version that chose the action of a step. O(log of the changes)."""
+    changes = episode.version_changes
+    if not changes or step >= changes[-1][0]:
+        return newest_version(episode)
+    place = bisect.bisect_right(changes, step, key=_first)
+    return changes[place - 1][1] if place else episode.policy_version
 
-    def _check_can_end(self, status: Any) -> None:
-        """Raise an error unless the episode may end now with `status`."""
-        if not isinstance(status, str) or status not in FINAL_STATUSES:
-            names = ", ".join(FINAL_STATUSES)
-            raise errors.ArgumentError(
-                f"status must be one of {names} to end an episode, got {validation.short_repr(status)}"
-            )
-        if self.status != "IN_PROGRESS":
-            raise errors.ArgumentError(f"episode {self.episode_id} is already finished: it is {self.status}")
+
+def first_step_of(episode: Episode[Any, Any], version: int) -> int:
+    """Return the first step of that version, which must occur. O(log of the changes)."""
+    place = bisect.bisect_left(episode.version_changes, version, key=_second)
+    if place < len(episode.version_changes) and episode.version_changes[place][1] == version:
+        return episode.version_changes[place][0]
+    return 0
+
+
+def check_next_step(episode: Episode[Any, Any], policy_version: int | None) -> None:
+    """Raise an error unless a step with that version may be appended; None for that of the step before."""
+    if episode.status != "IN_PROGRESS":
+        raise errors.ArgumentError(f"cannot append to finished episode {episode.episode_id}: it is {episode.status}")
+    if policy_version is not None:
+        _checked_next_version(episode, policy_version)
+
+
+def _checked_next_version(episode: Episode[Any, Any], policy_version: int) -> int:
+    """Return the checked version of the next step."""
+    version, before = validation.non_negative_int("policy_version", policy_version), newest_version(episode)
+    if before is not None and version < before:
+        whose = "the step before" if episode.actions else "the start of the episode"
+        raise errors.ArgumentError(f"policy_version must be at least {before}, that of {whose}, got {version}")
+    return version
+
+
+def check_can_end(episode: Episode[Any, Any], status: Any) -> None:
+    """Raise an error unless the episode may end now with `status`."""
+    if not isinstance(status, str) or status not in FINAL_STATUSES:
+        names = ", ".join(FINAL_STATUSES)
+        raise errors.ArgumentError(
+            f"status must be one of {names} to end an episode, got {validation.short_repr(status)}"
+        )
+    if episode.status != "IN_PROGRESS":
+        raise errors.ArgumentError(f"episode {episode.episode_id} is already finished: it is {episode.status}")

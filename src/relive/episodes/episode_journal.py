@@ -64,35 +64,34 @@ class EpisodeJournal(commands.Writer):
     def __init__(
         self, journal: journal_lib.Journal, store: Store, replay: "Replay | None", codec: codec_lib.Codec
     ) -> None:
-        self._journal, self._store, self._codec = journal, store, codec
+        super().__init__(journal, [] if replay is None else replay.begun)
+        self._store, self._codec = store, codec
         self._evicted: list[Episode] = []
         if replay is not None and replay.codec_name != codec.name:
             raise errors.ArgumentError(f"codec must be the one of the journal, {replay.codec_name}, got {codec.name}")
-        self._begun = [] if replay is None else replay.begun
 
     def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
         """Prepare the journal; see Bound."""
-        segments: dict[str, Any] = {"newest": lambda: _finished_last(self._store), "begun": self._begun}
-        self._journal._begin(base, self._carried, **segments, records=records)
+        super().begin(base, records)
         self._store.listeners.append(self)
 
     def start(self, episode: Episode) -> None:
         """Journal the start of an episode."""
         self.write(START, *_start_of(episode))
 
-    def append(self, episode_id: str, observation: Any, action: Any, reward: float, version: int | None) -> None:
+    def append(self, episode: Episode, observation: Any, action: Any, reward: float, version: int | None) -> None:
         """Journal a step of an episode."""
-        if version is not None and version == self._store[episode_id]._newest_version:
+        if version is not None and version == episode_lib.newest_version(episode):
             version = None
-        self.write(APPEND, *self._step(episode_id, observation, action, reward, version))
+        self.write(APPEND, *self._step(episode, observation, action, reward, version))
 
-    def end(self, episode_id: str, final_observation: Any, status: episode_lib.FinalStatus) -> None:
+    def end(self, episode: Episode, final_observation: Any, status: episode_lib.FinalStatus) -> None:
         """Journal the end of an episode."""
-        self.write(END, episode_id, self._codec.encode(final_observation), status)
+        self.write(END, episode.episode_id, self._codec.encode(final_observation), status)
 
-    def abort(self, episode_id: str) -> None:
+    def abort(self, episode: Episode) -> None:
         """Journal that an episode ends without a final observation."""
-        self.write(ABORT, episode_id)
+        self.write(ABORT, episode.episode_id)
 
     def clear(self) -> None:
         """Journal that every episode is removed."""
@@ -130,7 +129,13 @@ class EpisodeJournal(commands.Writer):
                 with self._syncing_later():
                     self.write(EVICT, self._store.evicted_episodes, self._store.evicted_transitions, ids)
                 self._evicted.clear()
-            self._journal._release(lambda episode_id: episode_id not in self._store.by_id)
+            self.release()
+
+    def _newest(self) -> str | None:
+        return _finished_last(self._store)
+
+    def _is_gone(self, newest: str | None) -> bool:
+        return newest not in self._store.by_id
 
     def _carried(self) -> Iterator[tuple[int, bytes]]:
         """Yield the records of the open episodes; none if the base already has them."""
@@ -141,12 +146,12 @@ class EpisodeJournal(commands.Writer):
             versions = dict(episode.version_changes)
             steps = zip(episode.observations, episode.actions, episode.rewards, strict=True)
             for t, step in enumerate(steps):
-                yield CARRIED[APPEND], commands.encoded(*self._step(episode.episode_id, *step, versions.get(t)))
+                yield CARRIED[APPEND], commands.encoded(*self._step(episode, *step, versions.get(t)))
 
-    def _step(self, episode_id: str, observation: Any, action: Any, reward: float, new_version: int | None) -> Any:
+    def _step(self, episode: Episode, observation: Any, action: Any, reward: float, new_version: int | None) -> Any:
         """Return the record of a step, and of the version of the policy if it is another than before."""
         encode = self._codec.encode
-        return episode_id, encode(observation), encode(action), reward, new_version
+        return episode.episode_id, encode(observation), encode(action), reward, new_version
 
 
 def _start_of(episode: Episode) -> tuple[Any, ...]:
@@ -237,22 +242,25 @@ class Replay(queue_journal.QueueReplay):
         self, episode_id: str, observation: bytes, action: bytes, reward: float, policy_version: int | None
     ) -> None:
         """Append a step; of an episode that is gone, it is counted alone."""
-        if episode_id in self._store.open:
-            step = self._decoded(observation), self._decoded(action)
-            try:
-                self._store.append(episode_id, *step, reward, policy_version)
-            except errors.ArgumentError as error:
-                raise errors.CheckpointError(f"appends an invalid step: {error}") from error
-        else:
+        episode = self._store.open.get(episode_id)
+        if episode is None:
             self._store.inserted += 1
+            return
+        step = self._decoded(observation), self._decoded(action)
+        try:
+            self._store.append(episode, *step, reward, policy_version)
+        except errors.ArgumentError as error:
+            raise errors.CheckpointError(f"appends an invalid step: {error}") from error
 
     def _end_episode(self, episode_id: str, final_observation: bytes, status: episode_lib.FinalStatus) -> None:
-        if episode_id in self._store.open:
-            self._store.end(episode_id, self._decoded(final_observation), status)
+        episode = self._store.open.get(episode_id)
+        if episode is not None:
+            self._store.end(episode, self._decoded(final_observation), status)
 
     def _abort_episode(self, episode_id: str) -> None:
-        if episode_id in self._store.open:
-            self._store.abort(episode_id)
+        episode = self._store.open.get(episode_id)
+        if episode is not None:
+            self._store.abort(episode)
 
     def _clear(self) -> None:
         self._store.clear()

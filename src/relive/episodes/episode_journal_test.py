@@ -218,7 +218,7 @@ def test_an_idle_episode_does_not_keep_old_segments(tmp_path: pathlib.Path, monk
             for episode in recover_test.episodes_of(buffer).values():
                 other._journal.start(episode)
                 for step in zip(episode.observations, episode.actions, episode.rewards, strict=False):
-                    other._journal.append(episode.episode_id, *step, None)
+                    other._journal.append(episode, *step, None)
             stored = size_of(tmp_path / "fresh") - start
     assert max(sizes) < 4 * stored
     recovered: Any = relive.recover(tmp_path / "log")
@@ -485,8 +485,8 @@ async def test_writes_without_sync_are_synced_by_the_policy(tmp_path: pathlib.Pa
         buffer.attach(log)
         writes: list[Callable[[], None]] = [
             lambda: buffer._journal.start(episode),
-            lambda: buffer._journal.append(episode.episode_id, 0, 0, 0.0, None),
-            lambda: buffer._journal.end(episode.episode_id, 1, "COMPLETED"),
+            lambda: buffer._journal.append(episode, 0, 0, 0.0, None),
+            lambda: buffer._journal.end(episode, 1, "COMPLETED"),
         ]
         found = []
         for write in writes:

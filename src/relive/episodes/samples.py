@@ -110,7 +110,8 @@ def read(
         sample.episode_id = episode.episode_id
         sample.agent_id = episode.agent_id
         sample.group_id = episode.group_id
-        sample.policy_version = episode._version_of(start) if episode.version_changes else episode.policy_version
+        has_changes = episode.version_changes
+        sample.policy_version = episode_lib.version_of(episode, start) if has_changes else episode.policy_version
         sample.observation = observation if copy_observation is None else copy_observation(observation, {})
         sample.action = action if copy_action is None else copy_action(action, {})
         sample.next_observation = (

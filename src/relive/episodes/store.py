@@ -228,26 +228,30 @@ class EpisodeStore(Generic[Obs, Act]):
             self.started[episode.episode_id] = started
 
     def append(
-        self, episode_id: str, observation: Obs, action: Act, reward: float, policy_version: int | None = None
+        self,
+        episode: episode_lib.Episode[Obs, Act],
+        observation: Obs,
+        action: Act,
+        reward: float,
+        policy_version: int | None = None,
     ) -> None:
         """Append a step to an open episode; see Episode.append_observation_action_reward for what it raises."""
-        episode = self[episode_id]
         completed = episode.append_observation_action_reward(observation, action, reward, policy_version)
         self.inserted += 1
         if completed:
             self._count_transition(episode)
 
-    def end(self, episode_id: str, final_observation: Obs, status: episode_lib.FinalStatus) -> None:
+    def end(
+        self, episode: episode_lib.Episode[Obs, Act], final_observation: Obs, status: episode_lib.FinalStatus
+    ) -> None:
         """End an open episode; see Episode.append_final_observation for what it raises."""
-        episode = self[episode_id]
         completed = episode.append_final_observation(final_observation, status)
         if completed:
             self._count_transition(episode)
         self._finish(episode)
 
-    def abort(self, episode_id: str) -> None:
+    def abort(self, episode: episode_lib.Episode[Obs, Act]) -> None:
         """End an open episode as ABORTED, without a final observation."""
-        episode = self[episode_id]
         episode.abort()
         self.aborted_steps += bool(episode.actions)
         self._finish(episode)

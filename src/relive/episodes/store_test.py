@@ -10,16 +10,17 @@ import pytest
 
 import relive
 from relive import testing
+from relive.episodes import episode as episode_lib
 from relive.episodes import store as store_lib
 from relive.episodes import versions as versions_lib
 from relive.testing import walks
 
 
-def started(store: Any, agent_id: str, policy_version: int | None = None) -> str:
-    """Start an episode and return its id."""
-    episode = store.new_episode(agent_id, policy_version=policy_version)
+def started(store: Any, agent_id: str, policy_version: int | None = None) -> episode_lib.Episode[Any, Any]:
+    """Start an episode and return it."""
+    episode: episode_lib.Episode[Any, Any] = store.new_episode(agent_id, policy_version=policy_version)
     store.start(episode)
-    return str(episode.episode_id)
+    return episode
 
 
 @dataclasses.dataclass(eq=False)
@@ -99,7 +100,8 @@ class EpisodeStoreMachine(walks.Machine):
         while self.limits[1] is not None and len(self.stored) + 1 > self.limits[1] and self.finished:
             self.evict()
             self.reached["a full store of episodes evicts"] += 1
-        self.stored.append(NaiveEpisode(started(self.store, agent_id, version), self.number, agent_id, version))
+        episode_id = started(self.store, agent_id, version).episode_id
+        self.stored.append(NaiveEpisode(episode_id, self.number, agent_id, version))
         self.number += 1
 
     @walks.rule(
@@ -112,7 +114,8 @@ class EpisodeStoreMachine(walks.Machine):
         for rise in rises:
             t = episode.steps
             version = None if rise is None else (episode.newest_version or 0) + rise
-            self.store.append(episode.episode_id, (episode.number, t), t, self.reward(episode, t), version)
+            own = self.store[episode.episode_id]
+            self.store.append(own, (episode.number, t), t, self.reward(episode, t), version)
             episode.newest_version = episode.newest_version if version is None else version
             episode.versions.append(episode.newest_version)
             self.complete(episode)
@@ -127,11 +130,11 @@ class EpisodeStoreMachine(walks.Machine):
     def end(self, choice: random.Random, status: Any) -> None:
         episode = choice.choice(self.open_episodes())
         if status == "UNKNOWN":
-            self.store.abort(episode.episode_id)
+            self.store.abort(self.store[episode.episode_id])
             self.aborted_steps += episode.steps > 0
             self.reached["an aborted episode had a step"] += episode.steps > 0
         else:
-            self.store.end(episode.episode_id, (episode.number, episode.steps), status)
+            self.store.end(self.store[episode.episode_id], (episode.number, episode.steps), status)
             self.complete(episode)
         episode.status = "ABORTED" if status == "UNKNOWN" else status
         for name, found, limit in zip(
@@ -172,12 +175,12 @@ class EpisodeStoreMachine(walks.Machine):
         """A refused call changes nothing, as the invariants check."""
         episode = choice.choice(self.stored)
         with pytest.raises(ValueError, match=r"status must be|already finished"):
-            self.store.end(episode.episode_id, (0, 0), "IN_PROGRESS")  # type: ignore[arg-type]
+            self.store.end(self.store[episode.episode_id], (0, 0), "IN_PROGRESS")  # type: ignore[arg-type]
         if episode.status != "IN_PROGRESS":
             with pytest.raises(ValueError, match="cannot append to finished episode"):
-                self.store.append(episode.episode_id, (0, 0), 0, 0.0, 9)
+                self.store.append(self.store[episode.episode_id], (0, 0), 0, 0.0, 9)
             with pytest.raises(ValueError, match="already finished"):
-                self.store.abort(episode.episode_id)
+                self.store.abort(self.store[episode.episode_id])
 
     @walks.invariant(every=10)
     def the_audit_passes(self) -> None:
@@ -239,10 +242,11 @@ class EpisodeStoreMachine(walks.Machine):
     def every_step_has_its_version(self) -> None:
         for naive in self.stored:
             episode = self.store[naive.episode_id]
-            assert episode.policy_versions == [episode._version_of(t) for t in range(naive.steps)] == naive.versions
-            assert episode._newest_version == naive.newest_version
+            versions = [episode_lib.version_of(episode, t) for t in range(naive.steps)]
+            assert episode.policy_versions == versions == naive.versions
+            assert episode_lib.newest_version(episode) == naive.newest_version
             for version in {version for version in naive.versions if version is not None}:
-                assert episode._first_step_of(version) == naive.versions.index(version)
+                assert episode_lib.first_step_of(episode, version) == naive.versions.index(version)
 
     @walks.invariant(every=10)
     def versions_are_counted_as_a_scan_counts_them(self) -> None:
@@ -262,7 +266,7 @@ class EpisodeStoreMachine(walks.Machine):
             if within:
                 draws = self.store.draw_within(30, np.random.default_rng(0), lags)
                 assert all(episode in self.store and 0 <= start < len(episode) for episode, start in draws)
-                assert {episode._version_of(start) for episode, start in draws} <= within
+                assert {episode_lib.version_of(episode, start) for episode, start in draws} <= within
 
     @walks.invariant(every=10)
     def draws_are_complete_transitions(self) -> None:
@@ -280,11 +284,11 @@ def filled() -> store_lib.EpisodeStore[int, int]:
     """Return a store with two finished episodes, of 2 and 3 transitions, and an open one of 2."""
     store: store_lib.EpisodeStore[int, int] = store_lib.EpisodeStore(None, None)
     for steps in (2, 3, 3):
-        episode_id = started(store, "a")
+        episode = started(store, "a")
         for t in range(steps):
-            store.append(episode_id, t, t, 0.0)
+            store.append(episode, t, t, 0.0)
         if store.inserted < 8:
-            store.end(episode_id, steps, "COMPLETED")
+            store.end(episode, steps, "COMPLETED")
     store.check()
     return store
 
@@ -295,13 +299,13 @@ def test_draws_are_uniform_while_episodes_come_and_go() -> None:
     store: store_lib.EpisodeStore[int, int] = store_lib.EpisodeStore(30, None)
     drawn, expected = [0] * 40, [0.0] * 40
     for _ in range(1500):
-        episode_id = started(store, "a")
+        episode = started(store, "a")
         for t in range(int(rng.integers(1, 9))):
-            store.append(episode_id, t, t, 0.0)
+            store.append(episode, t, t, 0.0)
         if rng.random() < 0.7:
-            store.end(episode_id, 0, "COMPLETED")
+            store.end(episode, 0, "COMPLETED")
         elif len(store.open) > 3:
-            store.abort(next(iter(store.open)))
+            store.abort(next(iter(store.open.values())))
         if not 10 <= len(store) <= 40:
             continue
         episodes = sorted([*store.finished, *store.open.values()], key=lambda episode: episode.episode_id)
@@ -388,8 +392,8 @@ def test_a_crashing_actor_does_not_fill_the_memory() -> None:
     """Episodes without a transition do not count for max_transitions, but their number is limited."""
     store: store_lib.EpisodeStore[int, int] = store_lib.EpisodeStore(5, None)
     for _ in range(3000):
-        store.append(episode_id := started(store, "a"), 0, 0, 0.0)
-        store.abort(episode_id)
+        store.append(episode := started(store, "a"), 0, 0, 0.0)
+        store.abort(episode)
     assert store.stats().total_episodes == 1000
     assert store.stats().evicted_episodes == 2000
     store.check()

@@ -66,7 +66,7 @@ def runs(episode: Episode) -> list[tuple[int, int]]:
     found = [(ALL, most)]
     if not episode.version_changes:  # Most often.
         return [*found, (episode.policy_version, most)] if most and episode.policy_version is not None else found
-    of_steps = episode._version_runs()
+    of_steps = episode_lib.version_runs(episode)
     return found + [(v, min(stop, most) - start) for start, stop, v in of_steps if v is not None and start < most]
 
 
@@ -99,7 +99,8 @@ class VersionCounts:
 
     def grow(self, episode: Episode) -> None:
         """Record the version of a transition that an open episode has completed. O(log of the episode's versions)."""
-        version = episode._version_of(len(episode) - 1) if episode.version_changes else episode.policy_version
+        newest = len(episode) - 1
+        version = episode_lib.version_of(episode, newest) if episode.version_changes else episode.policy_version
         if version is not None:
             self.pool(version).growing.grow(episode)
 
@@ -149,7 +150,7 @@ class VersionCounts:
             version, (own,) = versions[place], (places == place).nonzero()
             pairs = self.pools[version].draw(units[own], rng)
             for number, (episode, rank) in zip(own.tolist(), pairs, strict=True):
-                drawn[number] = episode, episode._first_step_of(version) + rank
+                drawn[number] = episode, episode_lib.first_step_of(episode, version) + rank
         return [drawn[number] for number in range(size)]
 
     def check(self, finished: Iterable[Episode], growing: Iterable[Episode]) -> None:

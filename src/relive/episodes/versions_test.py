@@ -10,6 +10,7 @@ import pytest
 
 from relive import errors
 from relive import testing
+from relive.episodes import episode as episode_lib
 from relive.episodes import helpers_test
 from relive.episodes import versions as versions_lib
 
@@ -105,7 +106,7 @@ def of_many_versions() -> Buffer:
 def test_extreme_random_numbers_draw_versions_of_some_weight(decay: float, of_many_versions: Buffer) -> None:
     lags = versions_lib.Lags(max_lag=None, decay=decay)
     highest, lowest = (
-        {episode._newest_version for episode, _ in counts_of(of_many_versions).draw(5, Fixed(value), 1_200, lags)}
+        {episode_lib.newest_version(each) for each, _ in counts_of(of_many_versions).draw(5, Fixed(value), 1_200, lags)}
         for value in (np.nextafter(1.0, 0.0), 0.0)
     )
     assert highest == {1_199}

@@ -18,9 +18,9 @@ import numpy as np
 
 from relive import errors
 from relive.agents import bias
+from relive.agents import facts
 from relive.agents import packing
 from relive.agents import queue as queue_lib
-from relive.agents import token_store
 from relive.common import arrays
 from relive.common import copies
 from relive.common import validation
@@ -317,7 +317,7 @@ def _described(unit: deliveries.Unit, shard: int) -> deliveries.Unit:
     step = shares.MOST_SHARDS
     return [
         dataclasses.replace(episode, first_key=episode.first_key * step + shard, key_step=step)
-        if isinstance(episode, token_store.EpisodeFacts)
+        if isinstance(episode, facts.EpisodeFacts)
         else copies.copied(episode)
         for episode in unit
     ]

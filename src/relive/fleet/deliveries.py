@@ -13,9 +13,9 @@ import math
 import os
 from typing import Any, NamedTuple, TypeAlias
 
+from relive.agents import facts
 from relive.agents import queue as queue_lib
 from relive.agents import queued
-from relive.agents import token_store
 from relive.fleet import replies
 
 Unit: TypeAlias = list[Any]
@@ -173,6 +173,6 @@ class ShardQueue:
         return self._delivered
 
     def _with_key(self, episode: Any) -> Any:
-        if not isinstance(episode, token_store.EpisodeFacts):
+        if not isinstance(episode, facts.EpisodeFacts):
             return episode
         return dataclasses.replace(episode, first_key=episode.first_key + self._first_key)

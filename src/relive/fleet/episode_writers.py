@@ -139,7 +139,7 @@ class OpenEpisode:
     async def append(self, observation: Any, action: Any, reward: float, *, policy_version: int | None = None) -> None:
         """Append one step; see EpisodeWriter.append."""
         reward = episode_lib.checked_reward(reward)
-        self._unsent._check_next_step(policy_version)
+        episode_lib.check_next_step(self._unsent, policy_version)
         observation, action = copies.copied(observation), copies.copied(action)
         await self._writer._room(self._shard)
         self._unsent.append_observation_action_reward(observation, action, reward, policy_version)
@@ -148,10 +148,10 @@ class OpenEpisode:
 
     async def end(self, final_observation: Any, status: episode_lib.FinalStatus = "COMPLETED") -> None:
         """End the episode; see EpisodeWriter.end."""
-        self._unsent._check_can_end(status)
+        episode_lib.check_can_end(self._unsent, status)
         final_observation = copies.copied(final_observation)
         await self._writer._room(self._shard)
-        self._unsent._check_can_end(status)
+        episode_lib.check_can_end(self._unsent, status)
         self._unsent.status = status
         self._send((final_observation, status))
 
@@ -175,7 +175,7 @@ class OpenEpisode:
         is_in_vain = end != "OPEN" and (chunk.is_failed or not num_steps)
         if is_in_vain and self._grant is not None and self._grant.take_back():
             chunk = chunk._replace(returned=self._use) if chunk.first else chunk._replace(ticket=None)
-        unsent.policy_version = unsent._newest_version
+        unsent.policy_version = episode_lib.newest_version(unsent)
         for each in (unsent.observations, unsent.actions, unsent.rewards, unsent.version_changes):
             each.clear()
         self._next = self._next._replace(first=num_steps, policy_version=unsent.policy_version, ticket=None)

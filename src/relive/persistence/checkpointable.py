@@ -1,7 +1,7 @@
 """Checkpointable: saving and loading of buffers, as a file or as a state dict."""
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 import contextlib
 import dataclasses
 import math
@@ -22,13 +22,13 @@ from relive.persistence import state as state_lib
 
 if TYPE_CHECKING:
     from relive.persistence import checkpoint
-    from relive.persistence import codec
+    from relive.persistence import codec as codec_lib
     from relive.persistence import generators
     from relive.persistence import journal as journal_lib
     from relive.persistence import settings as settings_lib
 else:
     checkpoint = imports.lazy_module("relive.persistence.checkpoint")
-    codec = imports.lazy_module("relive.persistence.codec")
+    codec_lib = imports.lazy_module("relive.persistence.codec")
     generators = imports.lazy_module("relive.persistence.generators")
     journal_lib = imports.lazy_module("relive.persistence.journal")
     settings_lib = imports.lazy_module("relive.persistence.settings")
@@ -53,11 +53,16 @@ class Replay(Protocol):
 
 
 class Bound(abc.ABC):
-    """Writes to a journal on behalf of a buffer."""
+    """Writes to a journal on behalf of a buffer.
 
-    _journal: "journal_lib.Journal"
+    Args:
+        journal: The journal.
+        begun: What `_newest` returned for each segment that is there, with the number of its first record.
+    """
 
-    @abc.abstractmethod
+    def __init__(self, journal: "journal_lib.Journal", begun: Sequence[tuple[int, Any]]) -> None:
+        self._journal, self._begun = journal, begun
+
     def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
         """Prepare the journal, or raise and change nothing.
 
@@ -65,6 +70,32 @@ class Bound(abc.ABC):
             base: Returns the contents that its next segment begins with.
             records: What happened since the journal was replayed: it is written now, as one record.
         """
+        self._journal._begin(base, self._carried, newest=self._newest, begun=self._begun, records=records)
+
+    def prepare(self) -> None:
+        """Do what must precede a change: a segment that begins with the next record is without it."""
+        self.release()
+        self._journal._ready_segment()
+
+    def write_record(self, kind: int, payload: bytes) -> None:
+        """Write a record."""
+        self._journal._append(kind, payload)
+
+    def release(self) -> None:
+        """Delete the segments of which all is gone."""
+        self._journal._release(self._is_gone)
+
+    def _carried(self) -> Iterable[tuple[int, bytes]]:
+        """Return the records that follow the base of a segment."""
+        return ()
+
+    @abc.abstractmethod
+    def _newest(self) -> Any:
+        """Return what the buffer stored last."""
+
+    @abc.abstractmethod
+    def _is_gone(self, newest: Any) -> bool:
+        """Return whether what `_newest` returned once is gone by now, and older things too."""
 
     def _syncing_later(self) -> contextlib.AbstractContextManager[None]:
         """Write the records of a `with` block without syncing; see Journal."""
@@ -100,6 +131,8 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
     _NOT_KEPT = frozenset({"seed", "storage", "allocate"})
     _DRAWS: ClassVar[bool] = True
     """Whether there is a generator."""
+    _HAS_OBJECTS: ClassVar[bool] = False
+    """Whether it holds objects, which a codec makes bytes of."""
     _rng: np.random.Generator
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -177,54 +210,67 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, progress: state_lib.Progress | None = None, **overrides: Any
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        codec: "codec_lib.Codec | None" = None,
+        progress: state_lib.Progress | None = None,
+        **overrides: Any,
     ) -> Self:
         """Load the buffer that was saved at `path`.
 
         Args:
             path: The file.
+            codec: The codec it was saved with, for a buffer of objects; a PlainCodec if None.
             progress: Called periodically with the number of bytes read so far and the total.
             overrides: Constructor arguments that override the saved ones, and those that are not saved, such as a
                 storage. Objects of custom classes are restored if the class is defined.
 
         Raises:
-            CheckpointError: There is no checkpoint, or it is damaged, of another class, or of a newer version.
+            ArgumentError: A codec is given for a buffer without objects.
+            CheckpointError: There is no checkpoint, or it is damaged, of another class or codec, or of a newer version.
         """
+        coded(cls, codec)
         with checkpoint.opened(path, progress=progress) as state:
-            return cls.from_state(state, **overrides)
+            return cls.from_state(state, codec=codec, **overrides)
 
     @classmethod
-    def from_state(cls, state: state_lib.State, **overrides: Any) -> Self:
+    def from_state(cls, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None, **overrides: Any) -> Self:
         """Return a new buffer with a state from `state_dict`, which is copied.
 
         Args:
             state: The state.
+            codec: As in `load`.
             overrides: As in `load`.
 
         Raises:
-            CheckpointError: The state is invalid, or of another class.
+            ArgumentError: As in `load`.
+            CheckpointError: The state is invalid, or of another class or codec.
         """
-        return cls._loaded(state, overrides)._restarted()
+        return cls._loaded(state, overrides, **coded(cls, codec))._restarted()
 
-    def state_dict(self) -> state_lib.State:
+    def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
         """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".
 
-        Nothing in it is shared with the buffer.
+        Nothing in it is shared with the buffer. Of objects, a codec makes bytes, as in `save`.
 
         Raises:
+            ArgumentError: A codec is given for a buffer without objects.
             CheckpointError: Something cannot be saved.
         """
-        return state_lib.whole(self._full_state())
+        return state_lib.whole(self._full_state(**coded(type(self), codec)))
 
-    def load_state_dict(self, state: state_lib.State) -> None:
-        """Restore the buffer to a state from `state_dict`, which is copied.
+    def load_state_dict(self, state: state_lib.State, *, codec: "codec_lib.Codec | None" = None) -> None:
+        """Restore the buffer to a state from `state_dict`, which is copied, and the codec of that call, if any.
 
-        The settings must match those of the state; but a buffer without a schema takes that of the state.
+        The settings must match those of the state; but a buffer without a schema takes that of the state. Writers of
+        episodes that are not in it raise UnknownEpisodeError.
 
         Raises:
+            ArgumentError: A codec is given for a buffer without objects.
             CheckpointError: The state is invalid for this buffer. Nothing has changed.
         """
-        self._load_state(state)
+        self._load_state(state, **coded(type(self), codec))
 
     def _encoded_settings(self) -> dict[str, Any]:
         """Return the settings as JSON values; raise CheckpointError if some are missing."""
@@ -339,10 +385,13 @@ def class_of(state: state_lib.State, remedy: str) -> type[Checkpointable]:
     return kind
 
 
-def check_codec(kind: type[Checkpointable], codec: object) -> None:
-    """Raise ArgumentError if a codec is given for a class of buffers that does not use one."""
-    if codec is not None and not getattr(kind, "_HAS_OBJECTS", False):
+def coded(kind: type[Checkpointable], codec: "codec_lib.Codec | None") -> dict[str, Any]:
+    """Return the options of a class of buffers, given a codec: none for one without objects, which needs no codec."""
+    if kind._HAS_OBJECTS:
+        return {"codec": codec_lib.checked(codec)}
+    if codec is not None:
         raise errors.ArgumentError(f"codec must be left out for a {kind.__name__}, which holds no objects")
+    return {}
 
 
 def sync(attached: "tuple[journal_lib.Journal, str] | None") -> None:
@@ -355,8 +404,6 @@ def sync(attached: "tuple[journal_lib.Journal, str] | None") -> None:
 class Journalable(Checkpointable):
     """A buffer that can also write its changes to a journal."""
 
-    _HAS_OBJECTS: ClassVar[bool] = False
-    """Whether it holds objects, which a codec makes bytes of."""
     _journal: Any = None
     """The writer of the journal, if one is attached."""
     _attached: "tuple[journal_lib.Journal, str] | None" = None
@@ -423,7 +470,7 @@ class Journalable(Checkpointable):
             state = self._described(self._base_state, **options) if first is None else first
             head = {"journal_id": journal_id, "has_checkpoint": has_checkpoint}
             first, has_checkpoint = None, False
-            return codec.PlainCodec().encode({**head, **state_lib.whole(state)})
+            return codec_lib.PlainCodec().encode({**head, **state_lib.whole(state)})
 
         bound.begin(base, [] if self._position is None else self._since_recovery(position))
         self._journal, self._attached, self._position = bound, (journal, journal_id), None

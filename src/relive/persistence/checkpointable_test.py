@@ -211,12 +211,13 @@ def test_a_state_that_does_not_fit_changes_nothing(subtests: pytest.Subtests) ->
 
 
 def test_no_buffer_is_made_of_wrong_settings(subtests: pytest.Subtests) -> None:
-    for settings, overrides, message in [
+    rows: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         ({"schema": None}, {}, "schema must be there where a row was written$"),
         ({"streams": 2**21, "capacity": 2**22}, {}, ".*streams must be at most 524288, got 2097152$"),
         ({}, {"n_step": 0}, "a RingReplayBuffer cannot be made of its settings: n_step"),
         ({"schema": [["observation", "<f8", [2**60]], ["action", "<i8", []], ["reward", "<f8", []]]}, {}, ""),
-    ]:
+    ]
+    for settings, overrides, message in rows:
         with subtests.test(message=message), pytest.raises(errors.CheckpointError, match=f"^{message}"):
             relive.RingReplayBuffer.from_state(changed(ring().state_dict(), settings=settings), **overrides)
 
@@ -279,6 +280,19 @@ def test_a_class_that_is_not_defined_has_to_be_given() -> None:
         relive.RingReplayBuffer.from_state(state)
     sampler = zoo.AmongNewest()
     assert relive.RingReplayBuffer.from_state(state, sampler=sampler).sampler is sampler
+
+
+def test_a_codec_is_refused_for_buffers_without_objects(tmp_path: pathlib.Path) -> None:
+    state = ring().state_dict(codec=None)
+    calls: list[Callable[..., Any]] = [
+        ring().state_dict,
+        lambda codec: ring().load_state_dict(state, codec=codec),
+        lambda codec: relive.RingReplayBuffer.from_state(state, codec=codec),
+        lambda codec: relive.RingReplayBuffer.load(tmp_path / "missing", codec=codec),
+    ]
+    for call in calls:
+        with pytest.raises(relive.ArgumentError, match="^codec must be left out for a RingReplayBuffer, which"):
+            call(codec=relive.PlainCodec())
 
 
 def test_a_subclass_that_fixes_an_argument_is_loaded_with_it() -> None:

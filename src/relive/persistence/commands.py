@@ -32,7 +32,7 @@ class Writer(checkpointable.Bound):
 
     def write(self, kind: int, *arguments: Any) -> None:
         """Write a command."""
-        self._journal._append(kind, encoded(*arguments))
+        self.write_record(kind, encoded(*arguments))
 
 
 def replay(table: Table, target: Any, kind: int, payload: bytes) -> None:

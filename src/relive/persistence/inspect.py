@@ -136,14 +136,11 @@ def load(
     <SequenceReplayBuffer of 0 steps, capacity=100, streams=1, length=4>
     """
     path = files.absolute("path", path, files.ANY)
-    given: dict[str, Any] = {"progress": progress, **instead}
-    if codec is not None:
-        given["codec"] = codec
+    given: dict[str, Any] = {"codec": codec, "progress": progress, **instead}
     if places.kind_of_buffer(path) is places.Kind.JOURNAL:
         return recover.recover(path, **given)
     values, _ = checkpoint.read_manifest(path)
     kind: Any = checkpointable.class_of(values, _REMEDY)
-    checkpointable.check_codec(kind, codec)
     return kind.load(path, **given)
 
 

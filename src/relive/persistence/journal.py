@@ -19,7 +19,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
 import dataclasses
-import io
 import itertools
 import os
 import shutil
@@ -33,6 +32,7 @@ from relive.common import validation
 from relive.persistence import checkpoint
 from relive.persistence import files
 from relive.persistence import journal_reader
+from relive.persistence import segment as segment_lib
 from relive.persistence import state as state_lib
 
 
@@ -63,7 +63,7 @@ class EverySeconds:
 _MOST_TOGETHER = journal_reader.LARGEST_PAYLOAD - 2**30
 """Bytes of the records that are written together."""
 _UNWRITTEN = "could not be written"
-Records: TypeAlias = Iterable[tuple[int, bytes]]
+Records: TypeAlias = segment_lib.Records
 Note: TypeAlias = Callable[[], bytes]
 Policy: TypeAlias = Literal["always", "never"] | EveryRecords | EverySeconds
 
@@ -83,33 +83,6 @@ def sync_file(descriptor: int) -> None:
         os.fdatasync(descriptor)
     else:
         files.fsync_file(descriptor)
-
-
-def create(path: str, first: int, records: Records, salt: int = 0) -> journal_reader.Segment:
-    """Create the segment at `path`, atomically, of its base and what is carried over; its directory is not synced.
-
-    If OSError is raised, it does not exist, unless it could not be deleted either.
-    """
-    header = journal_reader.segment_header(first, salt)
-    seed, number, new = journal_reader.seed_of(header, first), first, f"{path}{journal_reader.NEW}"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(new)
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | files.STRICT
-        with open(os.open(new, flags, 0o666), "wb") as file:
-            file.write(header)
-            for number, (kind, payload) in enumerate(records, first):
-                file.write(journal_reader.framed(number, kind, payload, seed))
-            size = file.tell()
-            file.flush()
-            files.fsync_file(file.fileno())
-        os.rename(new, path)
-    except OSError:
-        for name in (new, path):  # A network file system can rename and still report a failure.
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-        raise
-    return journal_reader.Segment(path, first, salt, seed, size, start=size, end=size, number=number + 1)
 
 
 class _ClosedJournalError(errors.CheckpointError, errors.ClosedError):
@@ -197,10 +170,8 @@ class Journal(duplicates.NeverCopied):
         # The first records of the segments; for those after the oldest, what was the newest when they began.
         self._firsts: list[int] = []
         self._newest: list[tuple[int, Any]] = []
-        # The last segment, and the size at which it is full.
-        self._segment: journal_reader.Segment | None = None
-        self._file: io.FileIO | None = None
-        self._limit = 0
+        # The last segment.
+        self._segment: segment_lib.OpenSegment | None = None
         # Held while anything is written, and while it is closed, which any thread may do.
         self._changing = threading.RLock()
         # Held during a sync, and while the file to sync changes.
@@ -364,14 +335,11 @@ class Journal(duplicates.NeverCopied):
         together.records.append((kind, payload))
         return self._num_records
 
-    def _write(self, segment: journal_reader.Segment, kind: int, payload: bytes) -> int:
+    def _write(self, segment: segment_lib.OpenSegment, kind: int, payload: bytes) -> int:
         number, end = self._num_records, segment.end
         record = journal_reader.framed(number, kind, payload, segment.seed)
         try:
-            written = os.write(self._descriptor, record)
-            if written != len(record):
-                raise OSError(f"only {written} of {len(record)} bytes fitted")
-            segment.end = end + written
+            segment.write(record)
             self._num_records = number + 1
             if self._is_due and not self._later.depth:
                 self.sync()
@@ -447,11 +415,9 @@ class Journal(duplicates.NeverCopied):
         if not gone:
             return 0
         with files.raising(self.path, "could not be pruned"):
-            self._mark(oldest, journal_reader.OLDEST)
+            segment_lib.mark(self.path, oldest, journal_reader.OLDEST)
             for first in gone:
-                for path in (self._place(first), self._place(first) + journal_reader.OLDEST):
-                    with contextlib.suppress(FileNotFoundError, PermissionError):
-                        os.unlink(path)
+                segment_lib.delete(self.path, first)
                 self._firsts.remove(first)
             self._drop_base()
         return len(gone)
@@ -481,13 +447,13 @@ class Journal(duplicates.NeverCopied):
                                 self._sync()
                             if self._num_synced:
                                 with contextlib.suppress(OSError):  # Then it is like one of a process that was killed.
-                                    self._mark(self._num_synced, journal_reader.CLOSED)
+                                    segment_lib.mark(self.path, self._num_synced, journal_reader.CLOSED)
                         finally:
                             self._refusal = _CLOSED
             finally:
                 self._refusal = _CLOSED
-                if self._file is not None:
-                    self._file.close()
+                if self._segment is not None:
+                    self._segment.close()
                 self._held.close()
 
     def __enter__(self) -> "Journal":
@@ -514,30 +480,23 @@ class Journal(duplicates.NeverCopied):
         files.fsync_directory(os.path.dirname(self.path))
         files.fsync_directory(self.path)
         if segment is not None:
-            stack.enter_context(self._use(segment))
+            self._segment = segment_lib.OpenSegment(segment, self._segment_bytes)
+            stack.callback(self._segment.close)
             if segment.size > segment.end:
-                os.ftruncate(self._descriptor, segment.end)
-            sync_file(self._descriptor)
+                self._segment.cut(segment.end)
+            sync_file(self._segment.descriptor)
             self._num_records = self._num_synced = segment.number
 
     def _drop_base(self) -> None:
         """Delete the checkpoint that the journal began with; retried at the next opening if that fails."""
         shutil.rmtree(os.path.join(self.path, journal_reader.CHECKPOINT), ignore_errors=True)
 
-    def _use(self, segment: journal_reader.Segment) -> io.FileIO:
-        """Append to a segment from now on, and return its file."""
-        self._limit = segment.start + max(self._segment_bytes, segment.start)
-        descriptor = os.open(segment.path, os.O_WRONLY | os.O_APPEND | files.STRICT)
-        if self._file is not None:
-            self._file.close()
-        self._segment, self._descriptor, self._file = segment, descriptor, io.FileIO(descriptor, "ab")
-        return self._file
-
     def _begin_segment(
         self, base: Callable[[], bytes], carried: Callable[[], Records], newest: Callable[[], Any]
     ) -> None:
         """Continue in a new segment; if it cannot be created, in the old one."""
         first, before = self._num_records, self._segment
+        place = segment_lib.place(self.path, first)
         records = itertools.chain([(journal_reader.BASE, base())], carried())
         if self._note is not None:
             records = itertools.chain(records, [(journal_reader.TOGETHER, journal_reader.packed(self._note(), ()))])
@@ -547,23 +506,24 @@ class Journal(duplicates.NeverCopied):
             self._refuse("making a segment was interrupted")
             try:
                 with files.raising(self.path, _UNWRITTEN):
-                    segment = create(self._place(first), first, records, salt)
+                    segment = segment_lib.create(place, first, records, salt)
                     files.fsync_directory(self.path)
-                    self._use(segment)
+                    self._segment = segment_lib.OpenSegment(segment, self._segment_bytes)
             except BaseException:
-                if not os.path.lexists(self._place(first)):
+                if not os.path.lexists(place):
                     self._refusal = None
                 raise
             self._firsts.append(first)
             if before is not None:
+                before.close()
                 self._newest.append((first, newest()))
             self._num_records = self._num_synced = segment.number
             self._refusal = None
 
-    def _ready_segment(self) -> journal_reader.Segment:
+    def _ready_segment(self) -> segment_lib.OpenSegment:
         """Return a segment to append to, a new one if the last is full."""
         segment = self._segment
-        if self._refusal is not None or segment is None or segment.end >= self._limit:
+        if self._refusal is not None or segment is None or segment.end >= segment.limit:
             self._check_usable()
             assert self._begun is not None
             self._begin_segment(*self._begun)
@@ -571,14 +531,14 @@ class Journal(duplicates.NeverCopied):
             assert segment is not None
         return segment
 
-    def _take_back(self, segment: journal_reader.Segment, number: int, end: int) -> None:
+    def _take_back(self, segment: segment_lib.OpenSegment, number: int, end: int) -> None:
         """Undo a record that was not completely written and counted."""
         with self._lock:
             earlier = self._refusal
             self._refuse("an append that failed left a part of its record in it")
             with contextlib.suppress(OSError):
-                os.ftruncate(self._descriptor, end)
-                segment.end, self._num_records = end, number
+                segment.cut(end)
+                self._num_records = number
                 self._num_synced = min(self._num_synced, number)
                 self._refusal = earlier
 
@@ -590,7 +550,8 @@ class Journal(duplicates.NeverCopied):
         self._check_usable()
         with files.raising(self.path, "could not be synced"):
             try:
-                sync_file(self._descriptor)
+                assert self._segment is not None
+                sync_file(self._segment.descriptor)
             except OSError as error:
                 self._refuse(f"the disk failed to sync it: {files.reason(error)}")
                 raise
@@ -613,16 +574,6 @@ class Journal(duplicates.NeverCopied):
     def _stop_in_a_fork(self) -> None:
         process = f"it was opened by process {self._pid}, and this is its fork {os.getpid()}"
         self._refusal = errors.CheckpointError, process
-
-    def _place(self, first: int) -> str:
-        """Return the path of the segment whose first record has that number."""
-        return os.path.join(self.path, journal_reader.segment_name(first))
-
-    def _mark(self, number: int, kind: str) -> None:
-        """Put a file beside the segments, on disk, whose name says where the journal begins or how far it goes."""
-        mark = os.open(self._place(number) + kind, os.O_WRONLY | os.O_CREAT | files.STRICT, 0o666)
-        files.write_file(mark, journal_reader.MAGIC)
-        files.fsync_directory(self.path)
 
 
 _OPEN: "weakref.WeakSet[Journal]" = weakref.WeakSet()

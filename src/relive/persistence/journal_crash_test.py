@@ -106,8 +106,8 @@ def kill(log: relive.Journal) -> None:
     if log._syncer is not None:
         log._syncer.join()
     log._refuse("its process was killed")
-    if log._file is not None:
-        log._file.close()
+    if log._segment is not None:
+        log._segment.close()
     with pytest.MonkeyPatch.context() as patch:  # The lock file still names the process.
         patch.setattr(files, "_note", lambda *_: None)
         log._held.close()

@@ -19,11 +19,11 @@ import pytest
 import relive
 from relive import errors
 from relive.persistence import files
-from relive.persistence import journal
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
 from relive.persistence import repair
 from relive.persistence import seed_blocks_test
+from relive.persistence import segment as segment_lib
 
 Twin = list[tuple[int, int, bytes]]
 PAYLOADS = [b"payload %d" % number for number in range(30)]
@@ -339,7 +339,7 @@ def test_a_record_cut_while_it_is_checked_is_no_record(tmp_path: pathlib.Path) -
 
 def test_an_overlap_of_segments_is_damage(tmp_path: pathlib.Path) -> None:
     forged(tmp_path / "log", *[(number, min(number, 1), b"") for number in range(5)])
-    journal.create(str(tmp_path / "log" / journal_reader.segment_name(3)), 3, [(0, b"")], 1)
+    segment_lib.create(str(tmp_path / "log" / journal_reader.segment_name(3)), 3, [(0, b"")], 1)
     message = "is damaged at byte 0: the segment before it ends before record 5"
     with pytest.raises(errors.CheckpointError, match=message):
         read(tmp_path / "log")

@@ -160,7 +160,7 @@ def test_segments_sync_with_fdatasync_or_fsync(
             monkeypatch.delattr(os, "fdatasync", raising=False)
             monkeypatch.setattr(os, "fsync", calls.append)
         log._append(1, b"")
-        assert calls == [log._descriptor]
+        assert calls == [log._segment and log._segment.descriptor]
 
 
 # Segments.

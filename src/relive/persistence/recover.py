@@ -120,8 +120,7 @@ def played_back(
         kind: Any = buffer_class or checkpointable.class_of(state, "give buffer_class=")
         if not issubclass(kind, checkpointable.Journalable):
             raise errors.CheckpointError(f"it is of {kind.__name__}, which has no journal")
-        checkpointable.check_codec(kind, codec)
-        options = {"codec": codec_lib.checked(codec)} if kind._HAS_OBJECTS else {}
+        options = checkpointable.coded(kind, codec)
         is_base = given.boolean("has_checkpoint") and checkpoint is None
         if is_base:
             checkpoint = journal_reader.checkpoint_of(path)

@@ -17,10 +17,10 @@ import relive
 from relive import errors
 from relive.agents import queued
 from relive.persistence import generators
-from relive.persistence import journal as journal_lib
 from relive.persistence import journal_reader
 from relive.persistence import posix_test
 from relive.persistence import recover
+from relive.persistence import segment as segment_lib
 from relive.persistence import state as state_lib
 from relive.testing import zoo
 
@@ -302,7 +302,7 @@ class TestEveryBuffer:
             if fault != "closed":
                 with monkeypatch.context() as patch:
                     patch.setattr(
-                        *((os, "write") if fault == "no record" else (journal_lib, "create")),
+                        *((os, "write") if fault == "no record" else (segment_lib, "create")),
                         posix_test.failing(errno.ENOSPC),
                     )
                     try_one()

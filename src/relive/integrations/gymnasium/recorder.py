@@ -201,7 +201,7 @@ class EpisodeRecorder(_Wrapper):
         """
         if not self._is_running:
             raise _needs_reset()
-        self.buffer._store[self._episode_id]._check_next_step(policy_version)
+        episode_lib.check_next_step(self.buffer._store[self._episode_id], policy_version)
         if not self.buffer._gate.can_insert():
             raise recording.held_back(self.buffer.limiter)
         # The environment may modify its argument, and the array that it returned before.
