@@ -78,9 +78,13 @@ def nester(name: str, paths: Collection[str]) -> Callable[[Mapping[str, Any]], A
 
 def rows(tree: Any, places: Any) -> Any:
     """Return the rows of every leaf at those places, as a tree: copies, or views for a slice."""
-    if isinstance(tree, Mapping):
+    if type(tree) is not np.ndarray and isinstance(tree, Mapping):
         return {key: rows(child, places) for key, child in tree.items()}
-    return np.asarray(tree)[places]
+    column = np.asarray(tree)
+    # Of several axes, `take` reads rows four times as fast as an index does.
+    return (
+        column.take(places, axis=0) if isinstance(places, np.ndarray) and places.dtype.kind == "i" else column[places]
+    )
 
 
 def put(tree: Any, places: Any, values: Any) -> None:

@@ -228,31 +228,33 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         return self._samples(self.buffer.read(batch_inds), env)
 
     def _samples(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> Any:
-        is_dict = isinstance(batch.observation, dict)
-        kind: Any = type_aliases.DictReplayBufferSamples if is_dict else type_aliases.ReplayBufferSamples
-        discounts = None
+        # `torch.from_numpy` does what their `to_torch` does, in a third of the time.
+        as_tensor: Callable[[arrays.Array], Any] = torch.from_numpy if self.device.type == "cpu" else self._moved
+        observation, following, discounts = batch.observation, batch.next_observation, None
+        if env is not None or self._frame_stack > 1:
+            observation, following = self._as_given(observation, env), self._as_given(following, env)
+        kind: Any = type_aliases.ReplayBufferSamples
+        if isinstance(observation, dict):
+            kind = type_aliases.DictReplayBufferSamples
         if self.gamma is not None:
             powers = returns.powers(self.gamma, self.n_steps, batch.reward.dtype)
-            discounts = self._column(powers.take(batch.steps))
+            discounts = as_tensor(powers.take(batch.steps).reshape(-1, 1))
         return kind(
-            self._observations(batch.observation, env),
-            self._tensor(batch.action),
-            self._observations(batch.next_observation, env),
-            self._column(batch.is_terminal.astype(np.float32)),
-            self._column(self._rewards(batch, env)),
+            _each(as_tensor, observation),
+            as_tensor(batch.action),
+            _each(as_tensor, following),
+            as_tensor(batch.is_terminal.astype(np.float32).reshape(-1, 1)),
+            as_tensor(self._rewards(batch, env).reshape(-1, 1)),
             discounts,
         )
 
-    def _observations(self, tree: Any, env: "vec_env.VecNormalize | None") -> Any:
-        """Return observations as the algorithm expects them: normalized, and stacked as they were given."""
-        if env is not None or self._frame_stack > 1:
-            tree = _each(lambda shape, array: array.reshape(len(array), *shape), self.obs_shape, tree)
-            tree = self._normalize_obs(tree, env)
-        return _each(self._tensor, tree)
+    def _as_given(self, tree: Any, env: "vec_env.VecNormalize | None") -> Any:
+        """Return observations as the algorithm expects them: stacked as they were given, and normalized."""
+        tree = _each(lambda shape, array: array.reshape(len(array), *shape), self.obs_shape, tree)
+        return self._normalize_obs(tree, env)
 
-    def _tensor(self, array: arrays.Array) -> "torch.Tensor":
-        tensor = torch.from_numpy(array)  # What their `to_torch` does in a third of the time.
-        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+    def _moved(self, array: arrays.Array) -> "torch.Tensor":
+        return torch.from_numpy(array).to(self.device)
 
     def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
         """Return the sums of normalized rewards [B]."""
@@ -262,9 +264,6 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         rows = history.follow(history.slots(batch.keys), self.n_steps).slots
         rewards = env.normalize_reward(history.storage.read(rows, ["reward"])["reward"])
         return returns.discounted_sums(rewards, batch.steps, self.buffer._window_for(None, None).gamma)
-
-    def _column(self, array: arrays.Array) -> Any:
-        return self._tensor(array.reshape(-1, 1))
 
     def _fields(self, space: Any, shape: Any) -> Any:
         """Return the field or tree of fields of an observation, or of one frame of it."""

@@ -481,17 +481,31 @@ def test_a_worker_seeds_its_generator_by_its_number_and_its_pass(monkeypatch: py
 
 
 @EVERY_KIND
-def test_every_tensor_is_pinned(draw: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_tensor_is_pinned_in_one_buffer(draw: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU alone has nothing to pin for."""
-    pinned: list[int] = []
+    made: list[torch.Tensor] = []
+    new_empty: Any = torch.Tensor.new_empty
 
-    def pin_memory(tensor: Any) -> Any:
-        pinned.append(id(tensor))
-        return tensor
+    def new(tensor: torch.Tensor, size: Any, *, pin_memory: bool = False) -> Any:
+        made.extend(pinned := [new_empty(tensor, size)] if pin_memory else [])
+        return pinned[0] if pin_memory else new_empty(tensor, size)
 
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
-    there = relive_torch.as_tensors(draw()).pin_memory()
-    assert sorted(pinned) == sorted(id(tensor) for tensor in leaves(there).values())
+    def is_pinned(tensor: Any) -> bool:
+        return any(tensor.untyped_storage().data_ptr() == each.untyped_storage().data_ptr() for each in made)
+
+    monkeypatch.setattr(torch.Tensor, "new_empty", new)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", is_pinned)
+    batch = relive_torch.as_tensors(draw())
+    pinned = batch.pin_memory()
+    expected, found = leaves(batch), leaves(pinned)
+    assert len(made) == 1
+    assert all(map(is_pinned, found.values()))
+    assert [each.data_ptr() % each.element_size() for each in found.values()] == [0] * len(found)
+    assert found.keys() == expected.keys()
+    for path, tensor in found.items():
+        assert (tensor.dtype, tensor.shape) == (expected[path].dtype, expected[path].shape)
+        assert tensor.numpy().tobytes() == expected[path].numpy().tobytes()
+    assert pinned.pin_memory() is pinned
 
 
 def test_map_leaves_the_keys_alone_and_a_repr_shows_tensors() -> None:

@@ -135,6 +135,17 @@ class Encoder:
         argument = self._arguments[name]
         return argument.columns.cast(argument.leaves(value), lead)
 
+    def copier_of_argument(self, name: str) -> Callable[[Any], dict[str, arrays.Array]]:
+        """Return a function that does that with one value, several times as fast; its columns are read-only copies."""
+        argument = self._arguments[name]
+        encode, fields = _part_encoder(self.schema, argument), [*argument.fields.values()]
+
+        def copy(value: Any) -> dict[str, arrays.Array]:
+            encoded = zip(argument.columns.paths, fields, encode(value), strict=True)
+            return {path: np.ndarray(field.shape, field.dtype, content) for path, field, content in encoded}
+
+        return copy
+
     def _values_of(self, observation: object, action: object, reward: object, extras: Mapping[str, Any]) -> list[Any]:
         """Return the values of the fields of rows."""
         of = self._arguments

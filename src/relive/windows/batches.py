@@ -10,6 +10,7 @@ Keys identify rows for `update_priorities`; they are numpy arrays in all of them
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 import dataclasses
 import functools
+import itertools
 import operator
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
@@ -30,6 +31,8 @@ else:
     A = TypeVar("A", bound=Sized)
 B = TypeVar("B", bound=Sized)
 
+_ALIGNMENT = 64
+"""Where the arrays of a pinned buffer begin: at multiples of so many bytes, a line of the cache."""
 Tree: TypeAlias = Any
 """An array, or a dict of trees: an observation or an action of a schema with names."""
 
@@ -103,18 +106,39 @@ class Batch(Generic[A]):
     def pin_memory(self) -> Self:
         """Return this batch of tensors in pinned memory, from which a device can copy asynchronously.
 
+        The tensors share one buffer, which lives as long as any of them. A batch that is pinned already is returned.
+
         Raises:
             ArgumentTypeError: The batch does not hold tensors.
         """
-        return self._with_each("pin_memory")
+        self._require_tensors("pin_memory")
+        tensors = list[Any]()
+        self.map(tensors.append)  # type: ignore[type-var]
+        if all(tensor.is_pinned() for tensor in tensors):
+            return self
+        ends = itertools.accumulate(-(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT for tensor in tensors)
+        starts = [0, *ends]
+        # An array of bytes that the library of the tensors makes.
+        buffer = tensors[0].new_empty(0).byte().new_empty(starts[-1], pin_memory=True)
+        places = iter(starts)
+
+        def packed(tensor: Any) -> Any:
+            start = next(places)
+            return buffer[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+        pinned: Self = self.map(packed)  # type: ignore[assignment]
+        return pinned
 
     def _with_each(self, call: str, *arguments: Any, **options: Any) -> Self:
         """Return the batch with a method of torch tensors called on each array."""
+        self._require_tensors(call)
+        called: Self = self.map(operator.methodcaller(call, *arguments, **options))  # type: ignore[assignment]
+        return called
+
+    def _require_tensors(self, call: str) -> None:
         if not hasattr(self._first, call):
             held = type(self._first).__name__
             raise errors.ArgumentTypeError(f"{call} needs a batch of tensors, got one of {held}: as_tensors makes it")
-        called: Self = self.map(operator.methodcaller(call, *arguments, **options))  # type: ignore[assignment]
-        return called
 
     def _rename_keys(self, factor: int, offset: int) -> None:
         """Multiply all keys by a factor, and add an offset."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 import functools
+import pickle
 import re
 import sys
 from typing import Any
@@ -18,6 +19,7 @@ from gymnasium.wrappers import vector as vector_wrappers
 
 import relive
 from relive import errors
+from relive.buffers import call_counts_test
 from relive.integrations import gymnasium as relive_gymnasium
 from relive.integrations.gymnasium import spaces as space_trees
 from relive.waiting import fickle_limiter_test
@@ -136,6 +138,15 @@ def test_a_reset_in_mid_episode_truncates_it() -> None:
     stats = buffer.get_stats()
     assert (stats.truncated_episodes, stats.open_episodes, stats.spliced_episodes) == (1, 0, 0)
     check_all(buffer)
+
+
+def test_a_pickled_recorder_goes_on() -> None:
+    env, _ = recorded(Scripted(1))
+    env.reset()
+    env.step(0, chosen=1)
+    twin = pickle.loads(pickle.dumps(env))
+    twin.step(0, chosen=1)
+    assert check_all(twin.buffer) == [(1, 0, 0), (1, 0, 1)]
 
 
 class Constant(gymnasium.Env[Any, Any]):
@@ -553,6 +564,20 @@ def test_a_native_vector_environment_is_recorded_like_others() -> None:
         assert (np.abs(batch.next_observation - batch.observation).max(axis=0) < [0.1, 1, 0.2, 1.5]).all()
         rows.append(buffer.schema)
     assert rows[0] == rows[1]
+
+
+def test_the_work_of_a_recorder_does_not_grow_with_environments() -> None:
+    made = []
+    for count in (16, 64):
+        envs = gymnasium.make_vec("CartPole-v1", count)
+        buffer = relive.RingReplayBuffer(1000, relive_gymnasium.from_env(envs), streams=count)
+        recorder = relive_gymnasium.VectorRecorder(envs, buffer)
+        recorder.reset(seed=0)
+        actions = np.zeros(count, int)
+        for _ in range(3):
+            recorder.step(actions)
+        made.append(call_counts_test.count(functools.partial(recorder.step, actions)))
+    assert made[0] == made[1] <= 230
 
 
 UNDECLARED = (

@@ -25,6 +25,8 @@ with imports.optional_dependency("gymnasium"):
     import gymnasium
     from gymnasium import vector
 
+FINALS = ("final_obs", "final_observation")
+"""What infos may call the last observation of an episode."""
 Buffer: TypeAlias = "column.ColumnReplayBuffer[Any] | threads.ThreadSafeReplayBuffer[Any]"
 
 
@@ -70,8 +72,8 @@ class Recording:
         self._observation_space, self._action_space, self._lead = observation_space, action_space, lead
         self.infos, self.streams = checked_infos(infos), inside.streams
         self.frames = Frames(inside, frame_stack, len(lead))
-        # The schema without the extras that are found in infos.
-        self._given: encoding.Encoder | None = None
+        # What checks an action, and the extras that are not found in infos; None until there is a schema.
+        self._cast_action: Callable[[Any], Any] | None = None
         if (schema := inside.schema) is not None:
             for extra in self.infos.keys() - schema.extras.keys():
                 rule = f"infos must be for extras of the schema, which are {', '.join(schema.extras) or 'none'}"
@@ -83,44 +85,63 @@ class Recording:
             for name, space in (("observation_space", observation_space), ("action_space", action_space)):
                 spaces.fields_of(name, space)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # The functions cannot be pickled, so they are made again.
+        return {name: value for name, value in vars(self).items() if name != "_cast_extras"} | {"_cast_action": None}
+
     def observed(self, observation: Any) -> Any:
         """Return a copy of an observation, or of a batch of them, as a tree."""
         return _kept("observation", spaces.tree_of(self._observation_space, observation))
 
     def check_limiter(self) -> None:
         """Raise NotReadyError if a step would have to wait; a ThreadSafeReplayBuffer waits when it is added."""
-        if not self._may_wait and not self._columns.can_insert():
+        if self._is_held and not self._columns.can_insert():
             raise held_back(self._columns.limiter)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether the limiter may answer that a step must wait."""
+        return not self._may_wait and self._columns._limited.holds_inserts
 
     def given(self, action: Any, extras: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return copies of an action and of extras, as trees, in the dtypes of the schema if there is one."""
         self.check_limiter()
-        for extra in extras.keys() & self.infos.keys():
-            raise errors.ArgumentError(f"extra {extra!r} must not be given: infos takes it from {self.infos[extra]!r}")
-        for extra in extras.keys() & {"stream", "streams"}:
-            raise errors.ArgumentError(f"{extra} must not be given: the recorder sets it")
-        action = _kept("action", spaces.tree_of(self._action_space, action))
-        extras = _kept("extras", extras) if extras else {}
-        schema = self._columns.schema
-        if schema is None:
-            return action, extras
-        if self._given is None:
+        action = spaces.tree_of(self._action_space, action)
+        if extras:
+            for extra in extras.keys() & self.infos.keys():
+                rule = f"extra {extra!r} must not be given"
+                raise errors.ArgumentError(f"{rule}: infos takes it from {self.infos[extra]!r}")
+            for extra in extras.keys() & {"stream", "streams"}:
+                raise errors.ArgumentError(f"{extra} must not be given: the recorder sets it")
+        if self._cast_action is None:
+            if (schema := self._columns.schema) is None:
+                return _kept("action", action), _kept("extras", extras) if extras else {}
             others = {name: tree for name, tree in schema.extras.items() if name not in self.infos}
             parts, checks = (schema.observation, schema.action), schema.check_finite
-            self._given = encoding.Encoder(schema_lib.Schema(*parts, extras=others, check_finite=checks))
-        columns = self._given.columns_of_argument("action", action, self._lead)
-        columns |= self._given.columns_of_argument("extras", extras, self._lead)
-        return trees.nested("action", columns), trees.nested("extras", columns)
+            given = encoding.Encoder(schema_lib.Schema(*parts, extras=others, check_finite=checks))
+            self._cast_action, self._cast_extras = (_caster(given, name, self._lead) for name in ("action", "extras"))
+            self._has_extras = bool(others)
+        action = self._cast_action(action)
+        return action, self._cast_extras(extras) if extras or self._has_extras else {}
 
     def write(
         self, call: Callable[..., Any], before: Any, action: Any, reward: Any, after: Any, /, **more: Any
     ) -> None:
         """Call `add` or `extend` with single frames; the limiter, asked before the step, is not asked again."""
         step = self.frames.newest(before), action, reward, self.frames.newest(after)
-        if self._may_wait:
-            call(*step, **more)
-        else:
+        if self._is_held:
             self._columns._limited.decided(True, functools.partial(call, *step, **more))
+        else:
+            call(*step, **more)
+
+
+def _caster(encoder: encoding.Encoder, name: str, lead: tuple[int, ...]) -> Callable[[Any], Any]:
+    """Return a function that checks an argument, and returns a copy of it as a tree of arrays of its fields."""
+    nest = trees.nester(name, encoder.schema.fields)
+    if lead:
+        return lambda value: nest(encoder.columns_of_argument(name, _kept(name, value), lead))
+    copy = encoder.copier_of_argument(name)
+    return lambda value: nest(copy(value))
 
 
 def _kept(name: str, tree: Any) -> Any:
@@ -128,11 +149,10 @@ def _kept(name: str, tree: Any) -> Any:
 
     Numbers and lists stay, as they may be rounded to a field; SchemaError if they make no array.
     """
-    leaves = trees.flat(name, tree)
-    for path, leaf in leaves.items():
-        array = casting.as_array(path, leaf)
-        leaves[path] = array.copy() if hasattr(leaf, "__array__") else copies.copied(leaf)
-    return trees.nested(name, leaves)
+    if type(tree) is not np.ndarray and isinstance(tree, Mapping):
+        return trees.nested(name, {path: _kept(path, leaf) for path, leaf in trees.flat(name, tree).items()})
+    array = casting.as_array(name, tree)
+    return array.copy() if hasattr(tree, "__array__") else copies.copied(tree)
 
 
 def is_tensor(value: object) -> bool:
@@ -155,7 +175,7 @@ def check_discrete(space: spaces.Space, action: object, *, takes_tensors: bool) 
         action: The action.
         takes_tensors: Whether the environment may take tensors, as it returns them.
     """
-    if isinstance(space, gymnasium.spaces.Discrete):
+    if not isinstance(action, int | np.integer) and isinstance(space, gymnasium.spaces.Discrete):
         is_float = isinstance(action, float | np.floating)
         if is_float or (is_tensor(action) and not takes_tensors):
             rule = f"action must be an integer, as the environment has {space}, got {validation.short_repr(action)}"
@@ -185,6 +205,8 @@ def info_column(key: str, values: list[Any]) -> Any:
 
     Its leaves are lists of numbers, which may be rounded to a field: Gymnasium makes float64 of Python's floats.
     """
+    if all(issubclass(kind, np.generic) for kind in {*map(type, values)}):
+        return values
     leaves = [trees.flat(key, value) for value in values]
     if any(each.keys() != leaves[0].keys() for each in leaves):
         raise errors.ArgumentError(f"infos must hold the same keys in {key!r} of every environment")
@@ -200,8 +222,10 @@ def final_observation(get: Callable[[str], Any]) -> tuple[str, Any]:
     Args:
         get: Returns the value of a key in the info, or None.
     """
-    names = ("final_obs", "final_observation")
-    return next(((name, value) for name in names if (value := get(name)) is not None), (names[0], None))
+    for name in FINALS:
+        if (value := get(name)) is not None:
+            return name, value
+    return FINALS[0], None
 
 
 def last_of(observation: Any, info: Any) -> Any:

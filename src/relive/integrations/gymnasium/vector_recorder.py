@@ -13,7 +13,6 @@ Infos hold arrays over environments, and masks of where each is set:
 """
 
 from collections.abc import Mapping
-import functools
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -145,21 +144,22 @@ class VectorRecorder(vector.VectorWrapper):
                 trees.put(after, row, self._recording.observed(final))
         self._recording.frames.check_next(self._observations, after, is_step)
         self._recording.frames.check_first(shown, is_first)
-        if is_step.any():
-            rows = is_step.nonzero()[0]
+        step = self._observations, taken, rewards, after
+        flags = {"terminated": terminated, "truncated": truncated}
+        streams: arrays.Ints | None = None
+        if not arrays.all_set(is_step):
+            (streams,) = is_step.nonzero()
+            step, flags, extras = (
+                tuple(trees.rows(part, streams) for part in step),
+                trees.rows(flags, streams),
+                trees.rows(extras, streams),
+            )
+        if streams is None or len(streams):
+            rows = np.arange(len(is_step)) if streams is None else streams
             found = {
                 extra: _info_column(infos, extra, key, rows, is_first) for extra, key in self._recording.infos.items()
             }
-            at: Any = slice(None) if is_step.all() else rows  # A slice copies nothing.
-            self._recording.write(
-                self.buffer.extend,
-                *(trees.rows(part, at) for part in (self._observations, taken, rewards, after)),
-                terminated=terminated[at],
-                truncated=truncated[at],
-                streams=rows,
-                **trees.rows(extras, at),
-                **found,
-            )
+            self._recording.write(self.buffer.extend, *step, **flags, streams=streams, **extras, **found)
         self._observations, self._is_running = shown, goes_on
         return answer
 
@@ -182,8 +182,8 @@ class VectorRecorder(vector.VectorWrapper):
         """Return where an episode is open [S], if every environment may be stepped."""
         if self._is_running is None:
             raise errors.NotReadyError("step needs episodes that are running: call reset first")
-        waiting = (~self._is_running).nonzero()[0].tolist()
-        if waiting and self._mode is _DISABLED:
+        if self._mode is _DISABLED and not arrays.all_set(self._is_running):
+            waiting = (~self._is_running).nonzero()[0].tolist()
             remedy = f"call reset(options={{'reset_mask': ...}}) of {waiting} first"
             raise errors.NotReadyError(f"step needs episodes that are running: {remedy}")
         return self._is_running
@@ -197,13 +197,19 @@ class VectorRecorder(vector.VectorWrapper):
         if not isinstance(infos, Mapping):
             remedy = "put the recorder inside the wrapper that changes it"
             raise errors.ArgumentError(f"infos must be a mapping, got {validation.short_repr(infos)}: {remedy}")
-        finals = {}
-        for row in has_ended.nonzero()[0].tolist():
+        has_finals, finals = self._mode is _SAME_STEP, dict[int, Any]()
+        if not has_finals and recording.FINALS[0] not in infos and recording.FINALS[1] not in infos:
+            has_ended = has_ended > is_step  # Nothing is wrong with the others.
+        if not arrays.any_set(has_ended):
+            return finals
+        rows: list[int] = has_ended.nonzero()[0].tolist()
+        given = zip(rows, *(_values(infos, name, rows) for name in recording.FINALS), strict=True)
+        for row, *values in given:
             said = f"env must reset by {self._mode.name}, but environment {row}"
             if not is_step[row]:
                 raise errors.ArgumentError(f"{said} goes on in the step after an end")
-            name, final = recording.final_observation(functools.partial(_value, infos, row=row))
-            if (final is not None) is not (self._mode is _SAME_STEP):
+            name, final = recording.final_observation(dict(zip(recording.FINALS, values, strict=True)).get)
+            if (final is not None) is not has_finals:
                 raise errors.ArgumentError(f"{said} gives {'no' if final is None else 'a'} {name!r}")
             finals[row] = final
         return finals
@@ -229,25 +235,36 @@ def _info_column(infos: Infos, extra: str, key: str, rows: arrays.Ints, is_final
 
     Where the environment was reset after the step, `is_final` [S], they are those in "final_info".
     """
-    values = list[Any]()
-    for row in rows.tolist():
-        final = _value(infos, "final_info", row) or {}
-        value = final.get(key) if is_final[row] else _value(infos, key, row)
+    numbers: list[int] = rows.tolist()
+    values, finals = _values(infos, key, numbers), dict[int, Any]()
+    for place in is_final[rows].nonzero()[0].tolist():
+        finals[place] = _value(infos, "final_info", numbers[place]) or {}
+        values[place] = finals[place].get(key)
+    for place, value in enumerate(values):
         if value is None:
-            there = f"{list(final)} in 'final_info'" if is_final[row] else validation.short_repr(list(_row(infos, row)))
-            raise errors.ArgumentError(
-                f"infos must hold {key!r} of environment {row} for the extra {extra!r}, got {there}"
+            row = numbers[place]
+            said = f"infos must hold {key!r} of environment {row} for the extra {extra!r}"
+            there = (
+                f"{list(finals[place])} in 'final_info'"
+                if place in finals
+                else validation.short_repr(list(_row(infos, row)))
             )
-        values.append(value)
+            raise errors.ArgumentError(f"{said}, got {there}")
     return recording.info_column(key, values)
 
 
+def _values(infos: Infos, key: str, rows: list[int]) -> list[Any]:
+    """Return the value of a key for each of some environments; None if it is missing, or there for others alone."""
+    if key not in infos:
+        return [None] * len(rows)
+    column, mask = infos[key], infos.get(f"_{key}")
+    values = [(_row(column, row) or None) if isinstance(column, Mapping) else column[row] for row in rows]
+    return values if mask is None else [value if mask[row] else None for row, value in zip(rows, values, strict=True)]
+
+
 def _value(infos: Infos, key: str, row: int) -> Any:
-    """Return the value of a key for one environment; None if it is missing, or there for others alone."""
-    if key not in infos or not infos.get(f"_{key}", {row: True})[row]:
-        return None
-    value = infos[key]
-    return (_row(value, row) or None) if isinstance(value, Mapping) else value[row]
+    """Return the same for one environment."""
+    return _values(infos, key, [row])[0]
 
 
 def _row(infos: Mapping[Any, Any], row: int) -> dict[str, Any]:
