@@ -362,7 +362,8 @@ class Access:
         )
         self.can_fail = not is_own(storage, "_write_rows")
         is_plain = type(storage) is ColumnStorage
-        self.records, self.contents = (storage._records, storage._bytes) if is_plain else (None, None)
+        self.records = storage._records if is_plain else None
+        self.contents = storage._bytes if is_plain else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.storage,)

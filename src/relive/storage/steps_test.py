@@ -173,3 +173,13 @@ def test_a_first_round_makes_a_memory_map_ready(tmp_path: pathlib.Path) -> None:
         rows = np.arange(40, dtype=np.int16)
         assert buffer.extend(rows, rows, np.zeros(40), rows + 1).tolist() == list(range(40))
         assert buffer.read(range(40)).observation.tolist() == rows.tolist()
+
+
+def test_a_round_goes_on_in_a_stream_whose_newest_row_went() -> None:
+    """Stream 0 is lazy and waits, while stream 1 fills the ring of four rows twice."""
+    steps = [(0, "l", 0), *[(1, "n", 0)] * 7, (0, "r", 0)]
+    stores = [steps_lib.StepStore(4, 3) for _ in range(2)]
+    for store, may_be_short in zip(stores, (True, False), strict=True):
+        store.begin(memory.ColumnStorage(SCHEMA, 4))
+        taken(store, steps, may_be_short=may_be_short)
+    assert plain(stores[0]) == plain(stores[1])
