@@ -51,7 +51,7 @@ alive; where windows look back, the slot of its oldest row that is alive, -1 for
 OPEN, TERMINATED, TRUNCATED, CUT = 0, 1, 2, 4
 """How an episode ended, and the bits of the event of a step; CUT: what is open in the stream ends before it."""
 ENDS = TERMINATED | TRUNCATED
-FEW = 8
+FEW = 12
 """So many beginnings or ends of a round are written one by one at most."""
 
 NEXT_KEY, ROWS, FREE, ELIGIBLE, CHANGED, CLEARED, OLDER, LAG, STRIDE, PAD = range(10)
@@ -337,21 +337,23 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
             finish(views, streams.item(i), bits[i])
 
 
-def leaving(rows: Rows, slots: arrays.Ints) -> tuple[Callable[[], None], bool]:
-    """Return a function that does what `leave` does for the rows in `slots` [k], and whether an episode is open there.
+def leaving(rows: Rows, slots: arrays.Ints) -> Callable[[], None] | None:
+    """Return a function that does what `leave` does for the rows in `slots` [k]; None if an episode of them is open.
 
-    It needs no memory, and must not be called if one is.
+    It needs no memory.
     """
     _, _, places, _, _, _, _, _, episodes, free, _, num = rows
     numbers, unknown = places.take(slots) >> EPISODE, np.zeros(len(slots), np.int64)
     how = episodes[END].take(numbers)
+    if how.item(how.argmin()) == OPEN:
+        return None
 
     def leave_all() -> None:
         rest = num.item(FREE)
         free[rest : rest + len(numbers)], episodes[KNOWN][numbers] = numbers, unknown
         num[FREE] = rest + len(numbers)
 
-    return leave_all, how.item(how.argmin()) == OPEN
+    return leave_all
 
 
 def beginning(

@@ -180,14 +180,10 @@ def appender(
                 lost = np.flatnonzero(np.frombuffer(eligible, np.bool_)) + old
             if _NO_LINK in links[old:stop].tobytes():
                 leaving = (following[old:stop] < 0).nonzero()[0]
-                is_open = False
                 if len(leaving) > few:
-                    leave_all, is_open = append.leaving(rows, leaving + old)
-                else:
-                    for i in leaving.tolist():
-                        is_open |= episodes[append.END, places_view[old + i] >> append.EPISODE] == append.OPEN
-                if is_open:
-                    return None
+                    leave_all = append.leaving(rows, leaving + old)
+                    if leave_all is None:
+                        return None
             alive -= surplus
         next_key = -1
         np.add(state, increments if is_whole else increments[:, :count], out=state)
