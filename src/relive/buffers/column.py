@@ -113,9 +113,14 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
             given = observation, action, reward, next_observation, extras
             return self._insert("add", encoding.steps(encoder, (number,), (event,), given))
         row, next_row = encoder.row(observation, action, reward, next_observation, extras)
-        if self._is_alone and store.append_next(number, row, next_row):
+        is_alone = self._is_alone
+        if is_alone and store.append_next(number, row, next_row):
             return store.next_key - 1
-        return self._insert("add", encoding.Steps(encoder, (number,), (0,), row, next_row, False))
+        steps = encoding.Steps(encoder, (number,), (0,), row, next_row, False)
+        if not is_alone:
+            return self._insert("add", steps)
+        self._take_in(steps, store.append_any(steps))
+        return store.next_key - 1
 
     def extend(
         self,
@@ -156,15 +161,23 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         count = len(numbers)
         events = encoding.events(terminated, truncated, count)
         encoding.require_round(store.streams, count, reward)
-        given = observation, action, reward, next_observation, extras
-        steps, keys = encoding.steps(store.encoder, numbers, events, given), np.arange(count)
-        keys += store.next_key
-        written = store.append_next_round(steps) if self._is_alone else None
-        if written is None:
+        key, encoder = store.next_key, store.encoder
+        keys = np.arange(key, key + count)
+        if next_observation is None or encoder is None:
+            given = observation, action, reward, next_observation, extras
+            self._insert("extend", encoding.steps(encoder, numbers, events, given))
+            return keys
+        rows, next_rows = encoder.rows(count, observation, action, reward, next_observation, extras)
+        is_alone = count > 1 and self._is_alone
+        written = store.append_next_round(numbers, events, rows, next_rows) if is_alone else None
+        if written is not None and not written.after_termination and not written.after_truncation:
+            self._watch.ends += written.num_ends
+            return keys
+        steps = encoding.Steps(encoder, numbers, events, rows, next_rows, False)
+        if is_alone:
+            self._take_in(steps, store.append_any(steps) if written is None else written)
+        else:
             self._insert("extend", steps)
-        elif written is not next_round.CONTINUED:
-            self._watch.record(steps, written)
-            self._watch.warn(count, False, written, store)
         return keys
 
     def add_episode(
@@ -335,6 +348,11 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         """Whether a write is the business of the store alone, so that steps may take its short ways."""
         is_told = self._journal is not None or self._limited.holds_inserts or self._draws.follows_writes
         return not is_told and not self._gathers.ends
+
+    def _take_in(self, steps: encoding.Steps, written: next_round.Written) -> None:
+        """Count what was found out about steps that were stored, and warn of it: last, as a warning may be raised."""
+        self._watch.record(steps, written)
+        self._watch.warn(len(steps.streams), steps.is_run, written, self._store)
 
     def _insert(self, call: str, steps: encoding.Steps) -> int:
         """Write steps that were already checked, unless the limiter holds them back; return the key of the first."""

@@ -23,7 +23,7 @@ episode keeps its number while a row of it is alive, or while it is open.
 
 When a step is complete, the row `lag` steps before it becomes readable: the row itself for transitions, the first row
 of what is then a whole sequence. `append` is the rule as a plain loop, which CPython runs over memoryviews;
-`append_many` says the same in calls of numpy, for many rows at once, and `append_round` for most rounds of streams.
+`append_many` says the same in calls of numpy, for many rows at once.
 """
 
 from collections.abc import Callable
@@ -51,9 +51,8 @@ alive; where windows look back, the slot of its oldest row that is alive, -1 for
 OPEN, TERMINATED, TRUNCATED, CUT = 0, 1, 2, 4
 """How an episode ended, and the bits of the event of a step; CUT: what is open in the stream ends before it."""
 ENDS = TERMINATED | TRUNCATED
-FEW = 8
+FEW = 12
 """So many beginnings or ends of a round are written one by one at most."""
-_NO: arrays.Ints = np.zeros(0, np.int64)
 
 NEXT_KEY, ROWS, FREE, ELIGIBLE, CHANGED, CLEARED, OLDER, LAG, STRIDE, PAD = range(10)
 """Numbers of the ring: the key of the next row; rows alive; entries of `free`, of eligible rows, of `changed` (more
@@ -181,15 +180,15 @@ def leave(rows: Rows, place: int) -> None:
 
 def close(rows: Rows, stream: int) -> None:
     """Truncate the episode that is open in a stream after its newest row."""
-    _, _, _, _, _, current, last, knows, _, free, _, num = rows
+    _, _, _, _, _, current, last, knows, episodes, free, _, num = rows
     episode = current[stream]
     if last[stream] >= 0:
         finish(rows, stream, TRUNCATED)
-    else:
-        knows[stream] = 0  # As no row of it is alive.
+    else:  # No row of it is alive.
         free[num[FREE]] = episode
         num[FREE] += 1
-        end(rows, stream, TRUNCATED)
+        episodes[END, episode], episodes[KNOWN, episode] = TRUNCATED, 0
+        last[stream], knows[stream] = NONE, 0
 
 
 def begin(rows: Rows, stream: int, key: int, slot: int) -> int:
@@ -211,15 +210,10 @@ def begin(rows: Rows, stream: int, key: int, slot: int) -> int:
 
 def finish(rows: Rows, stream: int, event: int) -> None:
     """End the episode of a stream with its newest row."""
-    _, _, places, _, _, current, last, _, episodes, _, _, _ = rows
-    episodes[LENGTH, current[stream]] = (places[last[stream]] & STEP) + 1
-    end(rows, stream, TERMINATED if event & TERMINATED else TRUNCATED)
-
-
-def end(rows: Rows, stream: int, how: int) -> None:
-    """Write down that the episode of a stream has ended, and how."""
-    _, _, _, _, _, current, last, knows, episodes, _, _, _ = rows
-    episodes[END, current[stream]], episodes[KNOWN, current[stream]] = how, knows[stream]
+    _, _, places, _, _, current, last, knows, episodes, _, _, _ = rows
+    episode = current[stream]
+    episodes[LENGTH, episode], episodes[KNOWN, episode] = (places[last[stream]] & STEP) + 1, knows[stream]
+    episodes[END, episode] = TERMINATED if event & TERMINATED else TRUNCATED
     last[stream], knows[stream] = NONE, 0
 
 
@@ -343,93 +337,26 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
             finish(views, streams.item(i), bits[i])
 
 
-def append_round(rows: Rows, views: Rows, streams: arrays.Ints, events: Any, is_whole: bool = False) -> int:
-    """Do what `append` does where that is simple, in rounds of streams; return how many episodes end.
+def leaving(rows: Rows, slots: arrays.Ints) -> Callable[[], None] | None:
+    """Return a function that does what `leave` does for the rows in `slots` [k]; None if an episode of them is open.
 
-    Return -1, without a trace, where it is not simple.
-
-    All that needs memory is made before anything changes. Rows must be of distinct streams whose next observations are
-    known, and either begin episodes or go on behind complete rows; no window may look back or at what comes later.
-
-    Args:
-        rows: All arrays.
-        views: The memoryviews of them.
-        streams: As of `append`.
-        events: As of `append`.
-        is_whole: Whether these are all streams, in order: what is kept of them is read and written without indices.
+    It needs no memory.
     """
-    flags, following, places, _, _, _, last, knows, episodes, free, changed, num = rows
-    counts, capacity, count = views[-1], len(flags), len(streams)
-    key, alive = counts[NEXT_KEY], counts[ROWS]
-    slot = key % capacity
-    stop, num_lost = slot + count, 0
-    has_ends = events.tobytes().count(0) < count
-    if stop > capacity or counts[OLDER] or counts[LAG] or counts[STRIDE] > 1:
-        return -1
-    if has_ends and arrays.any_set(events > ENDS):  # An episode is cut.
-        return -1
-    where: Any = slice(None) if is_whole else streams
-    before, known, slots = last[where], knows[where], np.arange(slot, stop)
-    newest, later, begins, ends, leaving = places.take(before, mode="clip"), slots.astype(np.int32), _NO, _NO, _NO
-    newest += 1
-    if before.item(before.argmin()) < 0:
-        goes_on = before >= 0
-        (begins,) = np.logical_not(goes_on).nonzero()
-        if arrays.any_set(before == GONE):
-            return -1
-        before, known, later = before[goes_on], known[goes_on], later[goes_on]
-        newest[begins] = 0
-    if len(known) and not known.item(known.argmin()):
-        return -1
-    surplus, lost = alive + count - capacity, slots
-    if surplus > 0:
-        old = slice(stop - surplus, stop)
-        links, eligible = following[old], are_eligible(flags[old])
-        num_lost = eligible.count(1)
-        if len(changed):
-            lost = slots[count - surplus :][np.frombuffer(eligible, np.bool_)]
-        if links.item(links.argmin()) < 0:
-            leaving = places[old][links < 0] >> EPISODE
-            how = episodes[END].take(leaving)
-            if how.item(how.argmin()) == OPEN:
-                return -1
-    if has_ends:
-        (ends,) = events.nonzero()
-    begin_all: Any = _beginning(rows, streams[begins], begins, key, newest) if len(begins) > FEW else None
-    end_all: Any = _ending(rows, streams[ends], ends, slot, events, newest) if len(ends) > FEW else None
-    unknown = np.zeros(len(leaving), np.int64)
-    # From here on, nothing needs memory.
-    counts[NEXT_KEY], counts[ROWS] = key + count, alive + count - max(surplus, 0)
-    counts[ELIGIBLE] += count - num_lost
-    if len(changed) and num_lost:
-        note_many(changed, num, lost)
-    if len(leaving):
-        num_free = counts[FREE]
-        counts[FREE] = num_free + len(leaving)
-        free[num_free : num_free + len(leaving)], episodes[KNOWN][leaving] = leaving, unknown
-    if begin_all is not None:
-        begin_all()
-    else:
-        for i in begins.tolist():
-            stream = streams.item(i)
-            newest[i], views[7][stream] = begin(views, stream, key + i, slot + i), 1
-    places[slot:stop], following[before], last[where] = newest, later, slots
-    following[slot:stop].fill(-1)
-    flags[slot:stop].fill(COMPLETE | READABLE | FRESH if len(changed) else COMPLETE | READABLE)
-    if len(changed):
-        note_many(changed, num, slots)
-    if end_all is not None:
-        end_all()
-    else:
-        for i in ends.tolist():
-            event = events.item(i)
-            if event & TERMINATED:
-                views[0][slot + i] |= TERMINAL
-            finish(views, streams.item(i), event)
-    return len(ends)
+    _, _, places, _, _, _, _, _, episodes, free, _, num = rows
+    numbers, unknown = places.take(slots) >> EPISODE, np.zeros(len(slots), np.int64)
+    how = episodes[END].take(numbers)
+    if how.item(how.argmin()) == OPEN:
+        return None
+
+    def leave_all() -> None:
+        rest = num.item(FREE)
+        free[rest : rest + len(numbers)], episodes[KNOWN][numbers] = numbers, unknown
+        num[FREE] = rest + len(numbers)
+
+    return leave_all
 
 
-def _beginning(
+def beginning(
     rows: Rows, streams: arrays.Ints, begins: arrays.Ints, key: int, newest: arrays.Ints
 ) -> Callable[[], None]:
     """Return a function that does what `begin` does for each of `streams` [k], in which no episode is open.
@@ -453,7 +380,7 @@ def _beginning(
     return begin_all
 
 
-def _ending(
+def ending(
     rows: Rows, streams: arrays.Ints, ends: arrays.Ints, slot: int, events: Any, newest: arrays.Ints
 ) -> Callable[[], None]:
     """Return a function that does what `finish` does for each of `streams` [k], whose rows are at `ends` of the round.

@@ -5,7 +5,6 @@ import dataclasses
 import importlib.util
 import itertools
 from typing import Any
-from unittest import mock
 
 import hypothesis
 from hypothesis import strategies as st
@@ -20,8 +19,8 @@ from relive.windows import sequences
 from relive.windows import transitions
 
 KERNELS = [name for name in choice.NAMES if importlib.util.find_spec(name) is not None]
-LOOP, MANY, ROUNDS, TOGETHER = "the loop of CPython", "numpy", "rounds", "rounds that begin and end together"
-WRITERS = [LOOP, MANY, ROUNDS, TOGETHER]
+LOOP, MANY = "the loop of CPython", "numpy"
+WRITERS = [LOOP, MANY]
 ENDS = [append.TERMINATED, append.TRUNCATED, append.TERMINATED | append.TRUNCATED]
 SEEDS = st.integers(0, 2**32)
 STEPS = transitions.TransitionWindow()
@@ -67,7 +66,7 @@ class State:
         capacity, streams = settings.capacity, settings.streams
         rule = settings.window._rule
         room = 2 * capacity + streams  # As many as there may be, and those that a call wants to find free.
-        self.settings, self.writer, self.num_rounds = settings, writer, 0
+        self.settings, self.writer = settings, writer
         self.num = np.zeros(append.PAD + 1, np.int64)
         self.num[append.FREE], self.num[append.OLDER :] = room, rule
         self.flags, self.following = np.zeros(capacity, np.uint8), np.zeros(capacity, np.int32)
@@ -86,18 +85,8 @@ class State:
         """Add a row to each of `streams`."""
         if self.writer == LOOP:
             append.append(append.views_of(self.rows), streams, bytes(events), announced)
-            return
-        given, is_whole = (np.array(streams, np.int64), np.array(events, np.uint8)), streams == [*range(len(self.last))]
-        if self.writer in (ROUNDS, TOGETHER) and announced and len({*streams}) == len(streams):
-            before, few = self.contents(), 0 if self.writer == TOGETHER else append.FEW
-            with mock.patch.object(append, "FEW", few):
-                num_ends = append.append_round(self.rows, append.views_of(self.rows), *given, is_whole)
-            if num_ends >= 0:
-                self.num_rounds += 1
-                assert num_ends == np.count_nonzero(events)
-                return
-            assert self.contents() == before, "it leaves no trace"
-        append.append_many(self.rows, *given, announced)
+        else:
+            append.append_many(self.rows, np.array(streams, np.int64), np.array(events, np.uint8), announced)
 
     def mark(self, flag: int, keys: set[int], is_set: bool) -> None:
         """Set or clear a flag of rows, as buffers do between two writes."""
@@ -329,27 +318,6 @@ def test_all_write_the_same_bytes_and_what_naive_lists_say(settings: Settings, s
             program.do("ask")
         else:
             program.do("write", *any_write(call, settings, rng))
-
-
-@pytest.mark.parametrize("num_changes", [0, 1000])
-@pytest.mark.parametrize("end", [0.02, 0.25])
-def test_most_rounds_are_written_as_rounds(end: float, num_changes: int) -> None:
-    """Episodes begin and end in them, and old ones leave; what is not simple goes another way, without a trace."""
-    rng, num_rounds, num_writes = np.random.default_rng(0), 0, 0
-    for capacity in (4, 7, 12, 40):
-        settings = Settings(capacity, 4, STEPS, num_changes, end)
-        program = Program(settings, [LOOP, ROUNDS, TOGETHER])
-        program.twin.next_key = program.twin.oldest_key = 3  # As after `clear`.
-        for state in program.states:
-            state.num[append.NEXT_KEY] = 3
-        for _ in range(60):
-            streams, events, announced = any_write(str(rng.choice(["round", "some"])), settings, rng)
-            if rng.random() < 0.9:
-                events, announced = [event & append.ENDS for event in events], 1
-            program.do("write", streams, events, announced)
-            num_writes += 1
-        num_rounds += program.states[1].num_rounds
-    assert 0.3 * num_writes < num_rounds < 0.9 * num_writes
 
 
 @pytest.mark.parametrize("writer", WRITERS)

@@ -331,9 +331,9 @@ def _rows_encoder(encoder: Encoder) -> Callable[..., tuple[Row, Row | None]]:
     """Return a function that encodes the values of several steps, given their number."""
     rows, both, values_of = encoder._rows, encoder._rows_and_next, encoder._values_of
     num_fields, following = len(rows.paths), encoder._arguments["next_observation"]
-    types, reward_place, largest = [np.ndarray] * len(both.paths), rows.paths.index("reward"), _LARGEST_FLOAT
+    array_type, vdot, largest, reward_place = np.ndarray, np.vdot, _LARGEST_FLOAT, rows.paths.index("reward")
     is_plain = both.paths == ["observation", "action", "reward", "next_observation"]
-    known: tuple[int, list[tuple[int, ...]]] = -1, []
+    known: tuple[int, list[tuple[tuple[int, ...], np.dtype[Any]]]] = -1, []
 
     def encode(
         count: int, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
@@ -347,18 +347,18 @@ def _rows_encoder(encoder: Encoder) -> Callable[..., tuple[Row, Row | None]]:
             columns: Sequence[arrays.Array] = [*rows.cast(values, (count,)).values()]
         else:
             values += [next_observation] if is_plain else following.leaves(next_observation)
-            number, shapes = known
+            number, expected = known
             if number != count:
                 shapes = [(count, *shape) for shape in both.shapes]
-                known = count, shapes
-            # Columns that are arrays of their fields, as most are, need not be looked at one by one.
-            is_cast = [*map(type, values)] == types and [value.shape for value in values] == shapes
-            if is_cast and not both.checked and [value.dtype for value in values] == both.dtypes:
-                columns = values
-            else:
-                columns = [*both.cast(values, (count,)).values()]
+                known = number, expected = count, [*zip(shapes, both.dtypes, strict=True)]
+            is_cast = not both.checked
+            for value, (shape, dtype) in zip(values, expected, strict=True):
+                if type(value) is not array_type or value.dtype is not dtype or value.shape != shape:
+                    is_cast = False
+                    break
+            columns = values if is_cast else [*both.cast(values, (count,)).values()]
         rewards = columns[reward_place]
-        if not float(np.vdot(rewards, rewards)) <= largest:
+        if not float(vdot(rewards, rewards)) <= largest:  # Its method `dot` warns of an overflow.
             require_finite(rewards)
         encoded = [column.tobytes() for column in columns]
         if next_observation is None:
@@ -501,28 +501,31 @@ def event(terminated: Any, truncated: Any) -> int:
 def events(terminated: Any, truncated: Any, count: int) -> npt.NDArray[np.uint8]:
     """Return the events of steps with those flags [count]; None for all False, and termination takes precedence."""
     terminates, truncates = _set_flags("terminated", terminated, count), _set_flags("truncated", truncated, count)
-    if terminates is None and truncates is None:
-        return _no_events(count)
-    made = np.zeros(count, np.uint8)
-    if truncates is not None:
-        made[truncates] = TRUNCATED
-    if terminates is not None:
-        made[terminates] = TERMINATED
+    if not truncates:
+        return np.frombuffer(terminates.translate(_TERMINATED), np.uint8) if terminates else no_events(count)
+    made = np.frombuffer(truncates.translate(_TRUNCATED), np.uint8)
+    if terminates:
+        made = made.copy()
+        made[np.frombuffer(terminates, np.bool_)] = TERMINATED
     return made
 
 
-def _set_flags(name: str, flags: Any, count: int) -> arrays.Bools | None:
-    """Return checked flags as an array of bools [count]; None if all are False."""
+_TERMINATED, _TRUNCATED = (bytes([0] + [event] * 255) for event in (TERMINATED, TRUNCATED))
+"""The event of each byte of a flag: in a bool array viewed from other numbers, every nonzero one is True."""
+
+
+def _set_flags(name: str, flags: Any, count: int) -> bytes:
+    """Return the bytes of checked flags [count]; none if all are False."""
     if flags is None:
-        return None
-    checked = flags if type(flags) is np.ndarray and flags.dtype is _BOOL else validation.flags(name, flags, count)
-    if checked.shape != (count,):
-        checked = validation.flags(name, flags, count)  # It raises.
-    return checked if arrays.any_set(checked) else None
+        return b""
+    if type(flags) is not np.ndarray or flags.dtype is not _BOOL or flags.shape != (count,):
+        flags = validation.flags(name, flags, count)
+    content: bytes = flags.tobytes()
+    return content if content.strip(b"\x00") else b""
 
 
 @functools.lru_cache(maxsize=16)
-def _no_events(count: int) -> npt.NDArray[np.uint8]:
+def no_events(count: int) -> npt.NDArray[np.uint8]:
     """Return the events of `count` steps that go on: one array for all calls, not to be written to."""
     return np.zeros(count, np.uint8)
 

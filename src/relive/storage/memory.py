@@ -346,6 +346,7 @@ class Access:
         read: Does what `read` of the storage does; -1 stands for any row.
         rewards: Has `take(slots)`, which returns rewards.
         records: The fields of the rows as records, by number, where nothing can prevent that they are written; or None.
+        contents: The same as bytes, with the size of one.
         can_fail: Whether a write may fail after `prepare`.
         takes_any: Whether `read` takes -1.
     """
@@ -360,7 +361,9 @@ class Access:
             storage._rewards,
         )
         self.can_fail = not is_own(storage, "_write_rows")
-        self.records = storage._records if type(storage) is ColumnStorage else None
+        is_plain = type(storage) is ColumnStorage
+        self.records = storage._records if is_plain else None
+        self.contents = storage._bytes if is_plain else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.storage,)

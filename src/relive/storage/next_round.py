@@ -1,10 +1,10 @@
-"""The short way of a round: a step of every stream, in order, right behind another round.
+"""The short way of a round: a step of each of several streams, whose next observations are known.
 
-    slots      .. | s0 s1 s2 s3 | s0 s1 s2 s3 |      a round is a slice of every array, and so is the one before it:
-    following       '------------^                   links, places and newest rows are written without indices
+    slots      .. | s0 s1 s2 s3 | s0 s1 s2 s3 |      a round of all streams is a slice of every array, and so is the one
+    following       '------------^                   before it: nothing is gathered, and its state is kept from there
 
-It says what `kernels.append` says of such steps, to which a test compares it. All that a round needs to know of the one
-before it is kept from there, as long as `last` is what it was; otherwise it is found out anew.
+It says what `kernels.append` says of such steps, to which a test compares it. What was kept holds as long as the next
+key and `last` are what they were; otherwise, and for some of the streams, it is found out anew.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +15,7 @@ import numpy as np
 from relive.common import arrays
 from relive.kernels import append
 from relive.schema import encoding
+from relive.storage import memory
 
 
 class Written(NamedTuple):
@@ -35,15 +36,17 @@ class Written(NamedTuple):
 
 CONTINUED = Written(0, 0, (), ())
 """Steps that go on."""
-Appender: TypeAlias = Callable[[encoding.Steps], Written | None]
-"""Appends steps; returns None, without a trace, if they are no such round."""
-_FEW = 16
-"""So many episodes begin or end with such a round at most: they are handled one by one."""
+Appender: TypeAlias = Callable[[arrays.Ints, Any, encoding.Row, encoding.Row | None], Written | None]
+"""Appends steps as `encoding.Steps` describes them; returns None, without a trace, if they cannot go the short way."""
+_FEWEST = 8
+"""For fewer of the streams, the loop is faster."""
+_PLAIN_EVENTS = bytes(range(append.ENDS + 1))
 _NO_LINK = b"\xff\xff\xff\xff"
 """The bytes of -1; no others that follow each other among the bytes of links are these, as all of them are positive."""
+_NOWHERE: arrays.Ints = np.zeros(0, np.int64)
 
 
-def never(steps: encoding.Steps) -> Written | None:
+def never(streams: arrays.Ints, events: Any, rows: encoding.Row, next_rows: encoding.Row | None) -> Written | None:
     """Append nothing, where no round can go the short way."""
     return None
 
@@ -52,143 +55,211 @@ def appender(
     rows: append.Rows,
     views: append.Rows,
     behind: Sequence[tuple[int, arrays.Array, memoryview, int]],
-    write: Callable[[int, int, encoding.Row], None],
+    access: memory.Access,
 ) -> Appender:
     """Return the function that appends such rounds; what it reads are its own variables, and not attributes.
 
     Args:
-        rows: All arrays of `kernels.append`. Every complete row may be drawn, and there is room for two rounds.
+        rows: All arrays of `kernels.append`. Every complete row may be drawn.
         views: The memoryviews of them.
         behind: For each field of an observation its number, the observations behind the episodes as records and as
             bytes, and the size of one.
-        write: Writes rows; it cannot fail.
+        access: Writes the rows; it cannot fail once it is prepared.
     """
     _, following, places, _, _, current, last, knows, _, _, changed, num = rows
     flags, links, places_view, _, _, current_view, last_view, knows_view, episodes, _, _, counts = views
-    capacity, streams, room, everyone = len(flags), len(last), len(changed), encoding.all_streams(len(last))
+    capacity, num_streams, room = len(flags), len(last), len(changed)
+    columns = access.contents
+    everyone, no_events = encoding.all_streams(num_streams), encoding.no_events(num_streams)
     drawable = append.COMPLETE | append.READABLE | (append.FRESH if room else 0)
-    new_flags, no_ends, no_links = bytes([drawable]) * streams, bytes(streams), np.full(streams, -1, np.int32).data
-    ones, strides = np.ones(streams, np.int64), np.full(streams, streams)
-    num_next, num_rows, num_free, num_eligible = append.NEXT_KEY, append.ROWS, append.FREE, append.ELIGIBLE
-    # Of the round before: the key after it; its slots, and the first of them; their places; `last` after it; what was
-    # observed after it; the streams whose episodes ended with it; the number of its first episode, if those of the
-    # others are the ones after that, and else -1.
-    slots, newest = np.zeros((2, streams), np.int64)
+    new_flags, no_links = bytes([drawable]) * num_streams, np.full(num_streams, -1, np.int32).data
+    increments, num_next, num_rows = np.repeat([[num_streams], [1]], num_streams, 1), append.NEXT_KEY, append.ROWS
+    num_free, num_eligible, few = append.FREE, append.ELIGIBLE, append.FEW
+    # Of the rows that a round is behind: their slots and places; where their links are, and if that is a slice, its
+    # start; what was observed after them, by field; the places in the round at which no episode is open; the number of
+    # the first episode, if those of the others are the ones after that, and else -1.
+    state = np.zeros((2, num_streams), np.int64)
+    slots, newest = state
     slots_view, newest_view = slots.data, newest.data
-    next_key, before, found, announced, ended, first = -1, 0, b"", list[bytes](), list[int](), -1
+    announced: Any = {}
+    links_before, before, begins, first = _NOWHERE, -1, _NOWHERE, -1
+    # If they are the last round: the key after it, and `last`.
+    next_key, found = -1, b""
 
-    def is_behind_a_round(key: int) -> bool:
-        """Find out whether the newest rows are a round, and what is kept of one."""
-        nonlocal next_key, before, found, announced, ended, first
-        start, next_key = (key - streams) % capacity, -1
-        if start + streams > capacity or counts[num_rows] < streams:
+    def find_out(streams: arrays.Ints, slot: int) -> bool:
+        """Find out what is kept of the rows before a round; return False if one is not there, or not complete."""
+        nonlocal state, slots, newest, slots_view, newest_view, links_before, before, announced, begins, first, next_key
+        count, where = len(streams), slice(None) if streams is everyone else streams
+        links_before, before, next_key = last[where].copy(), -1, -1
+        begins = (links_before < 0).nonzero()[0]
+        if np.count_nonzero(knows[where]) != count - len(begins) or append.GONE in links_before[begins]:
             return False
-        for stream in (0, streams - 1):
-            if episodes[append.STREAM, places_view[start + stream] >> append.EPISODE] != stream:
-                return False
-        np.add(everyone, start, out=slots)
-        others = (last != slots).nonzero()[0].tolist()
-        if len(others) > _FEW or np.count_nonzero(knows) != streams - len(others):
-            return False
-        for stream in others:  # Whose episodes must have ended with it.
-            episode = current_view[stream]
-            is_newest = places_view[start + stream] >> append.EPISODE == episode
-            if not is_newest or episodes[append.END, episode] == append.OPEN or not episodes[append.KNOWN, episode]:
-                return False
-        announced = [records[current].tobytes() for _, records, _, _ in behind]
-        first = current_view[0] if np.array_equal(current, everyone + current_view[0]) else -1
-        newest[:] = places[start : start + streams]
-        next_key, before, found, ended = key, start, last.tobytes(), others
+        state = np.empty((2, count), np.int64)
+        slots, newest = state
+        slots_view, newest_view = slots.data, newest.data
+        slots[:] = np.arange(slot - num_streams, slot - num_streams + count)
+        newest[:] = places.take(links_before, mode="clip")
+        links_before[begins] = begins + slot  # Their own links, which are written last.
+        of = current[where]
+        announced = {field: records[of].tobytes() for field, records, _, _ in behind}
+        first = of.item(0) if np.array_equal(of, everyone + of[0]) else -1
         return True
 
-    def begun(seen: list[Any], num_ends: int) -> Written:
-        """Put what was announced where episodes begin, which need not go on; return what was found out."""
-        after: dict[int, list[int]] = {append.TERMINATED: [], append.TRUNCATED: []}
-        is_resumed = dict.fromkeys(ended, True)
-        for place, (_, _, _, size) in enumerate(behind):
-            given, finals = bytearray(seen[place]), announced[place]
-            for i in ended:
-                part, final = slice(i * size, i * size + size), finals[i * size : i * size + size]
-                if given[part] != final:
-                    given[part], is_resumed[i] = final, False
-            seen[place] = given
-        for i, is_so in is_resumed.items():
-            if is_so:
-                after[episodes[append.END, current_view[i]]].append(i)
-        return Written(0, num_ends, after[append.TERMINATED], after[append.TRUNCATED])
+    def resumed(given: encoding.Row) -> list[int] | None:
+        """Return which steps, by place, begin with what was observed last in their stream, though no episode is open.
 
-    def append_next(steps: encoding.Steps) -> Written | None:
-        nonlocal next_key, before, found, announced, ended, first
-        _, numbers, events, given, next_rows, _ = steps
-        key, alive = counts[num_next], counts[num_rows]
+        Return None if a step does not follow where one is open.
+        """
+        same: Any = begins.tolist() if len(begins) <= few else begins
+        for field, records, _, size in behind:
+            these, finals = bytearray(given[field]), announced[field]
+            if type(same) is list:
+                for i in begins.tolist():
+                    start, stop = i * size, i * size + size
+                    final = finals[start:stop]
+                    if these[start:stop] != final:
+                        these[start:stop] = final
+                        if i in same:
+                            same.remove(i)
+            else:
+                seen, final = np.frombuffer(these, records.dtype), np.frombuffer(finals, records.dtype)
+                same = same[seen[same] == final[same]]
+                seen[begins] = final[begins]
+            if these != finals:
+                return None
+        found_same: list[int] = same if type(same) is list else same.tolist()
+        return found_same
+
+    def found_out(streams: arrays.Ints, same: list[int], num_ends: int) -> Written:
+        """Return what was found out about a round in which those steps begin with what was observed last."""
+        after: dict[int, list[int]] = {append.TERMINATED: [], append.TRUNCATED: []}
+        for i in same:
+            stream = streams.item(i)
+            episode = current_view[stream]
+            if episodes[append.STREAM, episode] == stream and episodes[append.KNOWN, episode]:
+                after[episodes[append.END, episode]].append(i)
+        return Written(0, num_ends, *after.values()) if num_ends or any(after.values()) else CONTINUED
+
+    def append_next(
+        streams: arrays.Ints, events: Any, given: encoding.Row, next_rows: encoding.Row | None
+    ) -> Written | None:
+        nonlocal before, announced, begins, first, next_key, found
+        key, alive, count, is_whole = counts[num_next], counts[num_rows], len(streams), streams is everyone
         slot = key % capacity
-        stop = slot + streams
-        if stop > capacity or next_rows is None or numbers is not everyone:
+        stop = slot + count
+        if stop > capacity or next_rows is None or not (is_whole or count >= _FEWEST):
             return None
-        if (key != next_key or alive < streams or last.tobytes() != found) and not is_behind_a_round(key):
+        is_next = is_whole and key == next_key and last.tobytes() == found
+        if not (is_next or find_out(streams, slot)):
             return None
-        seen: list[Any] = [given[field] for field, _, _, _ in behind]
-        written, ends, bits = CONTINUED, list[int](), bytes(events)
-        if bits != no_ends:
-            ends = np.asarray(events).nonzero()[0].tolist()
-            if len(ends) > _FEW or any(bits[i] > append.ENDS for i in ends):
+        ends, bits, written = _NOWHERE, b"", CONTINUED
+        if events is not no_events:
+            bits = events.tobytes()
+            if bits.strip(_PLAIN_EVENTS):
                 return None
-        if ended:
-            if counts[num_free] < len(ended):
+            ends = events.nonzero()[0]
+            if len(ends):
+                written = Written(0, len(ends), (), ())
+        if len(begins):
+            same = resumed(given) if counts[num_free] >= len(begins) else None
+            if same is None:
                 return None
-            written = begun(seen, len(ends))
-        elif ends:
-            written = Written(0, len(ends), (), ())
-        if seen != announced:
-            return None
-        surplus, lost, num_lost, leaving = alive + streams - capacity, slots, 0, list[int]()
+            if same:
+                written = found_out(streams, same, len(ends))
+        else:
+            for field, _, _, _ in behind:
+                if announced[field] != given[field]:
+                    return None
+        leave_all: Any = None
+        surplus, lost, num_lost, leaving = alive + count - capacity, _NOWHERE, 0, _NOWHERE
+        old = stop - surplus
         if surplus > 0:
-            old = stop - surplus
             eligible = append.are_eligible(flags[old:stop])
             num_lost = eligible.count(1)
             if room:
                 lost = np.flatnonzero(np.frombuffer(eligible, np.bool_)) + old
             if _NO_LINK in links[old:stop].tobytes():
-                leaving = places[old:stop][following[old:stop] < 0].tolist()
+                leaving = (following[old:stop] < 0).nonzero()[0]
+                if len(leaving) > few:
+                    leave_all = append.leaving(rows, leaving + old)
+                    if leave_all is None:
+                        return None
             alive -= surplus
-        is_run, finals = first >= 0 and not ended, list[arrays.Array]()
-        if not is_run:
-            finals = [np.frombuffer(next_rows[field], records.dtype) for field, records, _, _ in behind]
-        # From here on, nothing needs memory.
         next_key = -1
-        counts[num_next], counts[num_rows] = key + streams, alive + streams
-        counts[num_eligible] += streams - num_lost
+        np.add(state, increments if is_whole else increments[:, :count], out=state)
+        if not slot:
+            slots[:] = everyone[:count]
+        finals: list[arrays.Array] = []
+        is_run, of, links_after = first >= 0 and not len(begins), current, slots
+        if not is_run:
+            for field, records, _, _ in behind:  # A comprehension is a call.
+                finals.append(np.frombuffer(next_rows[field], records.dtype))
+        if not is_whole:
+            of = np.empty(count, np.int64)
+        if before < 0:
+            links_after = slots.astype(np.int32)
+        begin_all: Any = None
+        end_all: Any = None
+        if len(begins) > few:
+            begin_all = append.beginning(rows, streams[begins], begins, key, newest)
+        if len(ends) > few:
+            newest[begins] = 0
+            end_all = append.ending(rows, streams[ends], ends, slot, events, newest)
+        access.prepare()
+        # From here on, nothing needs memory.
+        counts[num_next], counts[num_rows] = key + count, alive + count
+        counts[num_eligible] += count - num_lost
         if room and num_lost:
             append.note_many(changed, num, lost)
-        for place in leaving:
-            append.leave(views, place)
-        write(slot, streams, given)
-        np.add(newest, ones, out=newest)
-        if slot:
-            np.add(slots, strides, out=slots)
+        if leave_all is not None:
+            leave_all()
         else:
-            slots[:] = everyone
-        following[before : before + streams] = slots
-        links[slot:stop], flags[slot:stop], last_view[:] = no_links, new_flags, slots_view
+            for i in leaving.tolist():
+                append.leave(views, places_view[old + i])
+        if columns is None:
+            access.write(slot, count, given)
+        else:
+            for field, content, size in columns:
+                content[slot * size : stop * size] = given[field]
+        if before < 0:
+            following[links_before] = links_after
+        else:
+            following[before : before + count] = slots
+        if is_whole:
+            links[slot:stop], flags[slot:stop], last_view[:] = no_links, new_flags, slots_view
+        else:
+            links[slot:stop], flags[slot:stop], last[streams] = no_links[:count], new_flags[:count], slots
         if room:
             append.note_many(changed, num, slots)
-        for i in ended:
-            links[before + i], knows_view[i] = -1, 1
-            newest_view[i] = append.begin(views, i, key + i, slot + i)
+        if len(begins):
+            if before >= 0:
+                for i in begins.tolist():
+                    links[before + i] = -1
+            if begin_all is not None:
+                begin_all()
+            else:
+                for i in begins.tolist():
+                    stream = streams.item(i)
+                    newest_view[i], knows_view[stream] = append.begin(views, stream, key + i, slot + i), 1
         places_view[slot:stop] = newest_view
-        for i in ends:
-            if bits[i] & append.TERMINATED:
-                flags[slot + i] |= append.TERMINAL
-            append.finish(views, i, bits[i])
+        if end_all is not None:
+            end_all()
+        elif bits:
+            for i in ends.tolist():
+                if bits[i] & append.TERMINATED:
+                    flags[slot + i] |= append.TERMINAL
+                append.finish(views, streams.item(i), bits[i])
         if is_run:
             for field, _, content, size in behind:
-                content[first * size : (first + streams) * size] = next_rows[field]
+                content[first * size : (first + count) * size] = next_rows[field]
         else:
             first = -1
+            if not is_whole:
+                current.take(streams, out=of, mode="clip")  # Without a buffer, which "raise" would need.
             for (_, records, _, _), final in zip(behind, finals, strict=True):
-                records[current] = final
-        announced = [next_rows[field] for field, _, _, _ in behind]
-        next_key, before, found, ended = key + streams, slot, last.tobytes(), ends
+                records[of] = final
+        if is_whole:
+            next_key, before, found, announced, begins = key + count, slot, last.tobytes(), next_rows, ends
         return written
 
     return append_next

@@ -33,8 +33,6 @@ from relive.storage import steps_state
 
 Columns: TypeAlias = dict[str, arrays_lib.Array]
 
-_FEWEST_OF_ROUND = 8
-"""For fewer streams, the loop is faster than `append_round`."""
 _FEW = 24
 """So many rows at most are written by the loop of CPython: `append_many` must be able to take back what it does."""
 _T = TypeVar("_T")
@@ -73,8 +71,8 @@ class StepStore(step_table.StepTable):
         reader: Reads them for windows; from then on.
         append_next: Appends a step that goes on in its stream, and returns False, without a trace, for any other;
             cannot fail.
-        append_next_round: Appends a round of all streams behind another one, and returns None, without a trace, for
-            other steps.
+        append_next_round: Appends a step of each of several streams, and returns None, without a trace, where that is
+            not simple.
     """
 
     _DERIVED = (*step_table.StepTable._DERIVED, "append_next", "append_next_round", "_append_next")
@@ -107,10 +105,10 @@ class StepStore(step_table.StepTable):
         if not older:
             self._append_next = next_step.appender(self.views, finals, access.records, access.write)
             self.append_next = next_step.never if access.can_fail else self._append_next
-        if access.records is not None and self.rule == (0, 0, 1, 0) and self.capacity >= 2 * self.streams > 2:
+        if isinstance(access, memory.Access) and not access.can_fail and self.rule == (0, 0, 1, 0) and self.streams > 1:
             pairs = zip(finals, self.finals.contents, strict=True)
             behind = [(field, records, content, size) for (field, records), (_, content, size) in pairs]
-            self.append_next_round = next_round.appender(self.rows, self.views, behind, access.write)
+            self.append_next_round = next_round.appender(self.rows, self.views, behind, access)
 
     def empty_twin(self) -> "StepStore":
         """Return an empty store of the same settings, without a storage."""
@@ -202,13 +200,13 @@ class StepStore(step_table.StepTable):
                     is_next = self._append_next_or_restore(streams[0], rows, next_rows, tell)
                 if is_next:
                     return next_round.CONTINUED
-            elif len(streams) > 1 and not (is_run or next_rows is None or journal or tell or self.access.can_fail):
-                written = self._append_round(steps, next_rows)
+            elif isinstance(streams, np.ndarray) and not (is_run or journal or tell):
+                written = self.append_next_round(streams, events, rows, next_rows)
                 if written is not None:
                     return written
-            return self._append(steps, journal, tell)
+            return self.append_any(steps, journal, tell)
         with self.beginning(encoder, 1 if is_run else len(streams)):
-            return self._append(steps, journal, tell)
+            return self.append_any(steps, journal, tell)
 
     @contextlib.contextmanager
     def beginning(self, encoder: encoding.Encoder, num_episodes: int) -> Iterator[None]:
@@ -228,8 +226,10 @@ class StepStore(step_table.StepTable):
                 self._derive()
             raise
 
-    def _append(self, steps: encoding.Steps, journal: Journal | None, tell: Tell | None) -> next_round.Written:
-        """Do what `append` does with steps of the schema that is known."""
+    def append_any(
+        self, steps: encoding.Steps, journal: Journal | None = None, tell: Tell | None = None
+    ) -> next_round.Written:
+        """Do what `append` does with steps of the schema that is known, which cannot go a short way."""
         _, streams, events, rows, next_rows, is_run = steps
         num, count, num_spliced = self.num_view, len(streams), 0
         key, capacity = num[append.NEXT_KEY], self.capacity
@@ -272,38 +272,6 @@ class StepStore(step_table.StepTable):
         for stream, event in zip(streams, events, strict=True):
             if event & append.TERMINATED:
                 self.finals.blank(self.current.item(stream))
-
-    def _append_round(self, steps: encoding.Steps, next_rows: encoding.Row) -> next_round.Written | None:
-        """Append a row to each of several streams where that is simple; return None, without a trace, elsewhere.
-
-        Nothing can fail once anything has changed, so that nothing is copied to be taken back.
-        """
-        streams, events, count = np.asarray(steps.streams), steps.events, len(steps.streams)
-        written = self.append_next_round(steps)
-        if written is not None:
-            return written
-        if count < _FEWEST_OF_ROUND or splices.may_be_spliced(self, self.finals, steps):
-            return None
-        resumed = splices.resumed(self, self.finals, steps)
-        if self.num_view[append.FREE] < count:
-            self.make_room(count)
-        slot, is_whole = self.num_view[append.NEXT_KEY] % self.capacity, streams is encoding.all_streams(self.streams)
-        self.access.prepare()
-        finals = [np.frombuffer(next_rows[field], records.dtype) for field, records in self.finals.records]
-        episodes = self.current if is_whole else np.empty(count, np.int64)
-        num_ends = append.append_round(self.rows, self.views, streams, events, is_whole)
-        if num_ends < 0:
-            return None
-        self.access.write(slot, count, steps.rows)
-        if not is_whole:
-            self.current.take(streams, out=episodes, mode="clip")  # Without a buffer, which "raise" would need.
-        for (_, records), final in zip(self.finals.records, finals, strict=True):
-            records[episodes] = final
-        return (
-            next_round.CONTINUED
-            if resumed is splices.NOTHING and not num_ends
-            else next_round.Written(0, num_ends, *resumed)
-        )
 
     def _append_or_restore(
         self,

@@ -47,9 +47,16 @@ def counted(short: Any, nothing: Any, may_be_short: bool, taken: list[Any]) -> A
 
 
 def taken(
-    store: steps_lib.StepStore, steps: list[tuple[int, str, int]], may_be_short: bool = True, apart: int = 100
+    store: steps_lib.StepStore,
+    steps: list[tuple[int, str, int]],
+    may_be_short: bool = True,
+    apart: int = 100,
+    pace: int = 1,
 ) -> tuple[int, list[Any]]:
-    """Write the steps, and return how many of them went the short way, if they may, and what was found out."""
+    """Write the steps, and return how many of them went the short way, if they may, and what was found out.
+
+    Observations are numbers that grow by `pace` in each stream; those of two streams are `apart`.
+    """
     clock, short_ones, written = [0, apart, 2 * apart], list[int](), list[Any]()
     assert store.encoder is not None
     derive = store._derive
@@ -63,11 +70,14 @@ def taken(
         store._derive()
         for stream, kind, flags in steps:
             streams, events = [stream], [{"t": append.TERMINATED, "u": append.TRUNCATED}.get(kind, 0)]
-            if kind in "rRL":
+            if kind in "rRLEC":
                 streams, events = [0, 1, 2], [0, 0, 0]
-                events[stream] = append.TERMINATED if kind == "R" else 0
-            if kind == "p":
-                streams, events = [[2, 0, 1], [0, 2], [1, 2]][stream], [0] * (2 + (stream == 0))
+                events[stream] = {"R": append.TERMINATED, "E": append.TERMINATED, "C": append.CUT}.get(kind, 0)
+            if kind == "E":
+                events[stream - 1] = events[stream - 2] = append.TRUNCATED if flags else append.ENDS
+            if kind in "pP":
+                streams = [[2, 0, 1], [0, 2], [1, 2]][stream]
+                events = [append.TRUNCATED if kind == "P" else 0] * len(streams)
             if kind in "sz":
                 clock[stream] += 50  # It does not follow.
             if kind == "z":
@@ -82,14 +92,16 @@ def taken(
             if kind in "ec" and flags:
                 continue
             for each in streams:
-                clock[each] += 1
+                clock[each] += pace
             now = np.array([clock[each] for each in streams])
             nothing = np.zeros((len(streams), 0), np.float32)
-            following = None if kind in "lL" else {"a": now + 1, "b": nothing}
+            following = None if kind in "lL" else {"a": now + pace, "b": nothing}
             given: Any = {"a": now, "b": nothing}, now, np.full(len(streams), 0.5), following, {}
             numbers = encoding.stream_numbers(3, streams)
             found = store.append(encoding.steps(store.encoder, numbers, np.array(events, np.uint8), given))
             written.append([list(value) if isinstance(value, Sequence) else value for value in found])
+            for each, event in zip(streams, events, strict=True):
+                clock[each] += 20 * (flags and event > 0)  # The next episode begins elsewhere.
     store._derive()
     return len(short_ones), written
 
@@ -109,23 +121,30 @@ def test_the_short_ways_equal_the_rule(
     assert (plain(short), written) == (plain(ruled), expected)
 
 
+@pytest.mark.parametrize("few", [0, 2])
 @pytest.mark.parametrize("is_tracking", [False, True])
-def test_rounds_behind_rounds_equal_the_rule(is_tracking: bool) -> None:
-    """Most are; between them steps of all kinds, and ends and beginnings in some of them, or in all."""
+def test_rounds_equal_the_rule(is_tracking: bool, few: int) -> None:
+    """Most go the short way; between them steps of all kinds, and ends and beginnings in some of them, or in all."""
     draw, num_short, num_steps = random.Random(is_tracking), 0, 0
-    for number in range(120):
-        kinds = draw.choice(["rrrr", "rrrRR", "rrrrrrzzRRRnnllpsutec", "rrrrrRRec", "rrrrrrrp", "rrrrrLeR"])
-        steps = [(draw.randrange(3), draw.choice(kinds), draw.randrange(2)) for _ in range(30)]
-        stores = [steps_lib.StepStore(6 + number % 8, 3, is_tracking=is_tracking) for _ in range(2)]
-        for store in stores:
-            store.begin(memory.ColumnStorage(SCHEMA, store.capacity))
-        num, written = taken(stores[0], steps, apart=number % 2)
-        _, expected = taken(stores[1], steps, may_be_short=False, apart=number % 2)
-        num_short, num_steps = num_short + num, num_steps + len(written)
-        assert (plain(stores[0]), written) == (plain(stores[1]), expected), steps
-        stores[0].check()
-        stores[0].work_out()  # As after a load.
-        assert stores[0].flags.tolist() == stores[1].flags.tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(next_round, "_FEWEST", 2)
+        patch.setattr(append, "FEW", few)
+        for number in range(70):
+            kinds = draw.choice(
+                ["rrrrC", "rrrRE", "rrrrrzREEnnllpPsutec", "rrrrEERec", "rppPPPRr", "rrrLLeER", "rllll"]
+            )
+            steps = [(draw.randrange(3), draw.choice(kinds), draw.randrange(2)) for _ in range(30)]
+            stores = [steps_lib.StepStore(3 + number % 10, 3, is_tracking=is_tracking) for _ in range(2)]
+            for store in stores:
+                store.begin(memory.ColumnStorage(SCHEMA, store.capacity))
+            ways: Any = {"apart": number % 2, "pace": number % 3 > 0}
+            num, written = taken(stores[0], steps, **ways)
+            _, expected = taken(stores[1], steps, may_be_short=False, **ways)
+            num_short, num_steps = num_short + num, num_steps + len(written)
+            assert (plain(stores[0]), written) == (plain(stores[1]), expected), steps
+            stores[0].check()
+            stores[0].work_out()  # As after a load.
+            assert stores[0].flags.tolist() == stores[1].flags.tolist()
     assert num_short > 0.4 * num_steps
 
 
@@ -137,6 +156,16 @@ def test_most_steps_go_the_short_way() -> None:
     assert taken(store, [(1, "n", 0), (1, "t", 0), (1, "n", 0), (1, "n", 0)])[0] == 1
 
 
+@pytest.mark.parametrize("few", [0, 2])
+def test_rounds_go_the_short_way_after_ends(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but one: first there are no numbers for so many episodes. Some of the next ones begin elsewhere."""
+    monkeypatch.setattr(append, "FEW", few)
+    store = steps_lib.StepStore(50, 3)
+    store.begin(memory.ColumnStorage(SCHEMA, 50))
+    assert taken(store, [(0, "r", 0), (1, "R", 1), (2, "R", 0), (0, "E", 1), (0, "E", 0)] * 3)[0] == 14
+    store.check()
+
+
 def test_a_first_round_makes_a_memory_map_ready(tmp_path: pathlib.Path) -> None:
     schema = relive.Schema(relive.Field((), "i2"), relive.Field((), "i2"))
     with relive.MemmapStorage(tmp_path / "rows", schema, 100) as storage:
@@ -146,12 +175,11 @@ def test_a_first_round_makes_a_memory_map_ready(tmp_path: pathlib.Path) -> None:
         assert buffer.read(range(40)).observation.tolist() == rows.tolist()
 
 
-def test_a_round_in_which_many_episodes_end_goes_the_general_way() -> None:
-    buffers = [relive.RingReplayBuffer(100, streams=20) for _ in range(2)]
-    buffers[1]._store.append_next_round = next_round.never
-    for t in range(12):
-        rows = np.arange(20) + 100 * t
-        for buffer in buffers:
-            buffer.extend(rows, rows, np.zeros(20), rows + 100, terminated=np.arange(20) < (20, 2, 0)[t % 3])
-    assert plain(buffers[0]._store) == plain(buffers[1]._store)
-    buffers[0].check()
+def test_a_round_goes_on_in_a_stream_whose_newest_row_went() -> None:
+    """Stream 0 is lazy and waits, while stream 1 fills the ring of four rows twice."""
+    steps = [(0, "l", 0), *[(1, "n", 0)] * 7, (0, "r", 0)]
+    stores = [steps_lib.StepStore(4, 3) for _ in range(2)]
+    for store, may_be_short in zip(stores, (True, False), strict=True):
+        store.begin(memory.ColumnStorage(SCHEMA, 4))
+        taken(store, steps, may_be_short=may_be_short)
+    assert plain(stores[0]) == plain(stores[1])
