@@ -287,6 +287,11 @@ class Queued(checkpointable.Journalable):
             self._waiters.wake_starts()
 
 
-def queue_of(buffer: Any) -> queue_lib.LearnerQueue | None:
-    """Return the queue of a buffer, for those who serve learners and actors elsewhere; None if it can have none."""
-    return buffer._queue if isinstance(buffer, Queued) else None
+_NONE = queue_lib.LearnerQueue(
+    None, waiters.DeliveryWaiters(), admission=None, groups=None, redeliver=False, limits={}, name="nothing"
+)
+
+
+def queue_of(buffer: Any) -> queue_lib.LearnerQueue:
+    """Return the queue of a buffer, for those who serve learners and actors elsewhere; an empty one of columns."""
+    return buffer._queue if isinstance(buffer, Queued) else _NONE
