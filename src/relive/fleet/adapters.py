@@ -6,6 +6,8 @@ import functools
 import math
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+
 from relive import errors
 from relive.agents import token_buffer
 from relive.buffers import column
@@ -79,7 +81,10 @@ class ColumnAdapter(adapter.Adapter):
 
     def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
         """Return whether the step of each key is stored [k]."""
-        return self.buffer._store.is_alive(keys)
+        stored = np.zeros(len(keys), np.bool_)
+        _, alive = self.buffer._store.lookup(keys)
+        stored[alive] = True
+        return stored
 
     @property
     def size(self) -> int:
