@@ -137,8 +137,7 @@ def load(
     is_same_rule = all(settings.are_same(settings.encoded(rule), before.value(name)) for name, rule in rules.items())
     try:
         if rest.value("queue") is None:
-            trainable = {each for each in store.finished if ledger_lib.drop_reason(each) is None}
-            _begin_anew(ledger, store, episodes, [], trainable)
+            _rebuild(ledger, [], store, episodes, was_grouped=False)
         else:
             saved = rest.part("queue")
             _put_drops(saved, ledger)
@@ -222,43 +221,21 @@ def _fill(ledger: Ledger, found: Sequence[units_lib.Unit], episodes: Sequence[Ep
 
 
 def _rebuild(
-    ledger: Ledger,
-    found: Sequence[units_lib.Unit],
-    store: ledger_lib.Store,
-    episodes: Sequence[Episode],
-    *,
-    was_grouped: bool,
+    ledger: Ledger, found: Sequence[units_lib.Unit], store: Any, episodes: Sequence[Episode], *, was_grouped: bool
 ) -> None:
-    """Fill a new ledger by other rules than those of the state."""
-    delivered = {each for unit in found if unit.is_delivered for each in unit.episodes}
-    pending = {each for unit in found if unit.is_pending for each in unit.episodes}
-    if ledger.line is None:
-        pending |= {each for each in store.finished if each.group_id is None or not was_grouped}
-    trainable = {each for each in store.finished if ledger_lib.drop_reason(each) is None}
-    _begin_anew(ledger, store, episodes, delivered & trainable, (pending & trainable) - delivered)
-
-
-def _begin_anew(
-    ledger: Ledger,
-    store: ledger_lib.Store,
-    episodes: Iterable[Episode],
-    delivered: Collection[Episode],
-    pending: Collection[Episode],
-) -> None:
-    """Fill a new ledger by its own rules, and count places, from what is known of each episode.
+    """Fill a new ledger by other rules than those of the units found, and count places.
 
     Group timeouts restart. What was delivered counts as acknowledged.
-
-    Args:
-        ledger: The ledger.
-        store: The episodes.
-        episodes: All of them.
-        delivered: Those that were delivered.
-        pending: Those that have ended, can be trained on, and were neither delivered nor dropped.
     """
+    ended = list(store.finished)
+    trainable = {each for each in ended if ledger_lib.drop_reason(each) is None}
+    delivered = trainable.intersection(units_lib.episodes_of(unit for unit in found if unit.is_delivered))
+    pending = set(units_lib.episodes_of(unit for unit in found if unit.is_pending))
+    if ledger.line is None:
+        pending |= {each for each in ended if each.group_id is None or not was_grouped}
+    pending = pending & trainable - delivered
     for episode in episodes:
         ledger.started(store, episode)
-    ended = list(store.finished)
     if ledger.groups is None and any(each not in pending for each in ended):
         ledger.line = units_lib.Line()  # What was delivered in groups must not be delivered again.
     for episode in ended:

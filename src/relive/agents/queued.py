@@ -24,6 +24,7 @@ from relive.agents import queue as queue_lib
 from relive.agents import waiters
 from relive.common import imports
 from relive.common import validation
+from relive.episodes import sums as sums_lib
 from relive.limits import gate as gate_lib
 from relive.limits import rate_limiters
 from relive.persistence import checkpointable
@@ -235,7 +236,7 @@ class Queued(checkpointable.Journalable):
 
         The latter are those that were sampled, or delivered and not rejected. O(stored steps).
         """
-        sums = self._store.sums.with_stored(self._store)
+        sums = sums_of(self)
         return bias.TrainingBias(produced=sums.produced.totals(), trained=sums.trained.totals())
 
     # State.
@@ -245,8 +246,7 @@ class Queued(checkpointable.Journalable):
 
     def _base_queue_state(self) -> dict[str, Any]:
         """Return the state of the queue as if everything stored had just been evicted."""
-        sums = self._store.sums.with_stored(self._store)
-        return queue_state.snapshot(self._queue.known, sums, is_empty=True).state_dict([])
+        return queue_state.snapshot(self._queue.known, sums_of(self), is_empty=True).state_dict([])
 
     def _load_queue(self, given: state_lib.StateReader) -> None:
         """Restore the queue of a state, given the episodes of that state in the store."""
@@ -287,6 +287,17 @@ class Queued(checkpointable.Journalable):
             self._waiters.wake_starts()
 
 
-def queue_of(buffer: Any) -> queue_lib.LearnerQueue | None:
-    """Return the queue of a buffer, for those who serve learners and actors elsewhere; None if it can have none."""
-    return buffer._queue if isinstance(buffer, Queued) else None
+def sums_of(buffer: Queued) -> sums_lib.Sums:
+    """Return the sums over all ended episodes of a buffer, stored or not. O(stored steps)."""
+    of_store: sums_lib.Sums = buffer._store.sums
+    return of_store.with_stored(buffer._store)
+
+
+_NONE = queue_lib.LearnerQueue(
+    None, waiters.DeliveryWaiters(), admission=None, groups=None, redeliver=False, limits={}, name="nothing"
+)
+
+
+def queue_of(buffer: Any) -> queue_lib.LearnerQueue:
+    """Return the queue of a buffer, for those who serve learners and actors elsewhere; an empty one of columns."""
+    return buffer._queue if isinstance(buffer, Queued) else _NONE

@@ -1,18 +1,15 @@
 """Units: what is delivered together, a single episode or a group, and the line of those that wait for the learner.
 
-    state        means                                                  may become
-    GATHERING    a group of which some episodes are open or have        COMPLETE, DELIVERED, CLOSED, EVICTED
-                 ended; another may start
-    COMPLETE     it waits for the learner: it is in a line              DELIVERED, CLOSED, EVICTED
-    DELIVERED    the learner has it                                     COMPLETE, CLOSED
-    CLOSED       it was dropped, or all its episodes were taken out     nothing
-    EVICTED      likewise, because one of them had to make room         nothing
+    GATHERING    a group of which some episodes are open or have ended; another may start
+    COMPLETE     it waits for the learner: it is in a line
+    DELIVERED    the learner has it
+    CLOSED       it was dropped, or all its episodes were taken out
+    EVICTED      it was dropped because one of its episodes had to make room
 
-A single episode has a unit, which is COMPLETE at first, from when it waits until it is CLOSED or EVICTED. A group has
-one while an episode of it is stored. `TRANSITIONS` is the law; two things are not in it:
-
-    the version      of a delivery is known until that is acknowledged: also while the unit waits again, never before
-    a late episode   of a group that does not gather changes no state: it is dropped
+`TRANSITIONS` is the law. A single episode has a unit, which is COMPLETE at first, from when it waits until it is CLOSED
+or EVICTED; a group has one while an episode of it is stored. Two things are not in the table: the version of a delivery
+is known until that is acknowledged, also while the unit waits again; and an episode that ends too late for its group is
+dropped, and changes no state.
 """
 
 import collections

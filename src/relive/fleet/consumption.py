@@ -21,6 +21,7 @@ from relive.agents import bias
 from relive.agents import facts
 from relive.agents import packing
 from relive.agents import queue as queue_lib
+from relive.agents import queued
 from relive.common import arrays
 from relive.common import copies
 from relive.common import validation
@@ -324,5 +325,5 @@ def _described(unit: deliveries.Unit, shard: int) -> deliveries.Unit:
 
 
 def _sums(buffer: Any) -> tuple[sums_lib.Tally, sums_lib.Tally]:
-    sums: sums_lib.Sums = buffer._store.sums.with_stored(buffer._store)
+    sums = queued.sums_of(buffer)
     return sums.produced, sums.trained  # Without the queue, which holds all that waits.

@@ -73,15 +73,12 @@ class ShardQueue:
     @property
     def own(self) -> queue_lib.LearnerQueue:
         """The queue of the buffer."""
-        own = queued.queue_of(self._buffer)
-        assert own is not None
-        return own
+        return queued.queue_of(self._buffer)
 
     @property
     def number(self) -> int:
         """A number that changes whenever one who waits for this queue should look again; 0 without a queue."""
-        own = queued.queue_of(self._buffer)
-        changes = 0 if own is None else own.changes
+        changes = self.own.changes
         return self._first_number + changes if changes else 0
 
     def take(self, request: Request, now: float, number: int, wanted: Wanted) -> tuple[list[Unit], int]:
@@ -100,16 +97,6 @@ class ShardQueue:
             self._sent[request.learner] = request.number, ids, now
             self._now_delivered().update(*ids)
         return [[self._with_key(each) for each in unit] for unit in units], ready
-
-    def gathering(self) -> list[str]:
-        """Return the ids of the groups that are not complete."""
-        own = queued.queue_of(self._buffer)
-        return [] if own is None else own.gathering()
-
-    def give_up(self, group_ids: Iterable[str]) -> int:
-        """Give up those of the groups that are not complete and hold places, and return how many there were."""
-        own = queued.queue_of(self._buffer)
-        return 0 if own is None else own.give_up(group_ids)
 
     def put_back(self, learner: bytes, number: int) -> None:
         """Take back what a learner was sent with the request of that number."""
@@ -158,12 +145,9 @@ class ShardQueue:
 
     def is_needed(self, group_ids: Iterable[str], since: float) -> bool:
         """Return whether one of those groups is not complete, or anything waits and a learner has asked since then."""
-        own = queued.queue_of(self._buffer)
-        if own is None:
-            return False
-        outstanding, running = own.num_outstanding() if self._asked >= since else (0, 0)
+        outstanding, running = self.own.num_outstanding() if self._asked >= since else (0, 0)
         is_in_doubt = any(sent[-1] >= since for sent in self._sent.values())  # It may have to be taken back.
-        return is_in_doubt or outstanding > running or not all(map(own.is_past, group_ids))
+        return is_in_doubt or outstanding > running or not all(map(self.own.is_past, group_ids))
 
     def _now_delivered(self) -> set[str]:
         """Return the ids of the episodes that were delivered at the learner's version."""

@@ -318,13 +318,13 @@ class Shard:
 
     def groups(self) -> list[str]:
         """Return the ids of the groups that are not complete."""
-        return self._queue.gathering()
+        return self._queue.own.gathering()
 
     def abandon(self, group_ids: Sequence[str]) -> int:
         """End the open episodes whose lease is over, give up those groups if they are not complete, and count both."""
         before, self._looked = self._aborted, -math.inf
         self._do_what_is_due()
-        return self._aborted - before + self._queue.give_up(group_ids)
+        return self._aborted - before + self._queue.own.give_up(group_ids)
 
     def reject(self, episode_ids: Any, reason: str) -> tuple[int, replies.Progress]:
         """Drop episodes that were delivered or wait; return how many, and raise as `reject` of the buffer does."""

@@ -46,8 +46,7 @@ def content(buffer: Any, but: Sequence[str] = NOT_HELD) -> Any:
         for name, array in state["arrays"].items()
         if not name.startswith(("sampler", "unit_")) and name not in (*DRAWS, "open_age", "growing")
     }
-    queue = queued.queue_of(buffer)
-    ledger = None if queue is None else queue.known
+    ledger = queued.queue_of(buffer).known
     # Of groups, a later segment does not know what was given up before it.
     waiting = [] if ledger is None else [unit.key for unit in ledger.line or ()]
     delivered = [] if ledger is None else [each.episode_id for unit in ledger.delivered for each in unit.episodes]
