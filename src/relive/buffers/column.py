@@ -119,7 +119,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         steps = encoding.Steps(encoder, (number,), (0,), row, next_row, False)
         if not is_alone:
             return self._insert("add", steps)
-        self._take_in(steps, store.append_any(steps))
+        self._watch.look(store, steps, store.append_any(steps))
         return store.next_key - 1
 
     def extend(
@@ -171,11 +171,11 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         is_alone = count > 1 and self._is_alone
         written = store.append_next_round(numbers, events, rows, next_rows) if is_alone else None
         if written is not None and not written.after_termination and not written.after_truncation:
-            self._watch.ends += written.num_ends
+            self._watch.record_ends(written.num_ends)
             return keys
         steps = encoding.Steps(encoder, numbers, events, rows, next_rows, False)
         if is_alone:
-            self._take_in(steps, store.append_any(steps) if written is None else written)
+            self._watch.look(store, steps, store.append_any(steps) if written is None else written)
         else:
             self._insert("extend", steps)
         return keys
@@ -283,8 +283,9 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         if found is None:
             self.end_episode(number)
         else:
-            self._append_episodes(found, num_spliced)
-            self._watch.warn(count, True, next_round.CONTINUED, store)
+            num_closed = len(found.lengths) + int(store.is_open(number))
+            self._append_episodes(found)
+            self._watch.look_at_episodes(store, count, num_closed, num_spliced)
         return keys
 
     def add_steps(
@@ -349,18 +350,13 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         is_told = self._journal is not None or self._limited.holds_inserts or self._draws.follows_writes
         return not is_told and not self._gathers.ends
 
-    def _take_in(self, steps: encoding.Steps, written: next_round.Written) -> None:
-        """Count what was found out about steps that were stored, and warn of it: last, as a warning may be raised."""
-        self._watch.record(steps, written)
-        self._watch.warn(len(steps.streams), steps.is_run, written, self._store)
-
     def _insert(self, call: str, steps: encoding.Steps) -> int:
         """Write steps that were already checked, unless the limiter holds them back; return the key of the first."""
         self._require_turn(call)
         key, written = self._store.next_key, self._append(steps)
         if written is not next_round.CONTINUED:
             # Last, since a warning may be raised: the steps are stored by then.
-            self._watch.warn(len(steps.streams), steps.is_run, written, self._store)
+            self._watch.look(self._store, steps, written)
         return key
 
     def _require_turn(self, call: str) -> None:
@@ -368,14 +364,11 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         if self._limited.holds_inserts and not self._limited.can_insert():
             raise errors.NotReadyError(f"{call} held back by {self._limited.limiter!r}: draw samples first")
 
-    def _append_episodes(self, episodes: whole.Episodes, num_spliced: int) -> None:
-        """Write whole episodes, some of them closed as the next row did not follow; or raise, and change nothing."""
+    def _append_episodes(self, episodes: whole.Episodes) -> None:
+        """Write whole episodes; or raise, and change nothing."""
         store, draws, count = self._store, self._draws, len(episodes)
         self._gathers.finish()
-        num_ends = len(episodes.lengths) - num_spliced + store.is_open(episodes.stream)
         whole.append_episodes(store, episodes, self._journal, draws.tell)
-        self._watch.spliced_episodes += num_spliced
-        self._watch.ends += int(num_ends)
         draws.begin(store.next_key - count, count)
 
     def _append(self, steps: encoding.Steps) -> next_round.Written:
@@ -388,9 +381,11 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
             self._gathers.finish()
         written = store.append(steps, journal=self._journal, tell=draws.tell)
         draws.begin(store.next_key - count, count)
-        if written is not next_round.CONTINUED:
-            self._watch.record(steps, written)
         return written
+
+    def _replay_steps(self, steps: encoding.Steps) -> None:
+        """Write steps that a journal holds; what they show was told when they were new."""
+        self._watch.record(steps, self._append(steps))
 
     def end_episode(self, stream: int | None = None) -> bool:
         """End the open episode of a stream as truncated, and return whether there was one.
@@ -423,7 +418,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
             self._draws.tell()
         if self._journal is not None:
             self._journal.end_episode(stream)
-        self._watch.ends += 1
+        self._watch.record_ends(1)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
         return column_journal.Replay(self, can_grow=self._CAN_GROW)

@@ -123,7 +123,7 @@ class Replay:
         if kind == FIRST:
             self._first(payload)
         elif kind == STEPS and self._store.encoder is not None:
-            self._buffer._append(self._steps(self._store.encoder, _Parts(payload)))
+            self._buffer._replay_steps(self._steps(self._store.encoder, _Parts(payload)))
         elif kind == CLEAR and len(payload) == 8:
             self._clear(int.from_bytes(payload, "little"))
         elif kind == ELIGIBLE and len(payload) % 8 == 1 and payload[0] <= 1:

@@ -77,8 +77,33 @@ class Watch:
         for place in (*written.after_termination, *written.after_truncation):
             self.suspected_resets += _is_reset(steps, place)
 
-    def warn(self, count: int, is_run: bool, written: next_round.Written, store: steps_lib.StepStore) -> None:
-        """Warn of what the `count` steps that were stored just now show; the MisuseWarning may be raised."""
+    def record_ends(self, count: int) -> None:
+        """Count ends of episodes, in or after steps that show nothing else."""
+        self.ends += count
+
+    def look(self, store: steps_lib.StepStore, steps: encoding.Steps, written: next_round.Written) -> None:
+        """Count steps that were stored, and warn of what they show; the MisuseWarning may be raised.
+
+        It is the last thing that a write does.
+        """
+        self.record(steps, written)
+        self._warn_of(len(steps.streams), steps.is_run, written, store)
+
+    def look_at_episodes(self, store: steps_lib.StepStore, count: int, num_closed: int, num_spliced: int) -> None:
+        """Do the same for `count` steps of whole episodes.
+
+        Args:
+            store: The store.
+            count: How many steps there are.
+            num_closed: How many episodes were ended.
+            num_spliced: How many of them were ended since the next row did not follow.
+        """
+        self.spliced_episodes += num_spliced
+        self.ends += num_closed - num_spliced
+        self._warn_of(count, True, next_round.CONTINUED, store)
+
+    def _warn_of(self, count: int, is_run: bool, written: next_round.Written, store: steps_lib.StepStore) -> None:
+        """Warn of what the `count` steps that were stored just now show."""
         try:
             if written.num_spliced:
                 self._look_at_splices(count, is_run, written.num_spliced, store)

@@ -28,8 +28,8 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
             transition ("buffer"), or 1 ("none").
         stratified: Whether to draw one transition from each of B equal shares of the probability, shuffled, instead of
             B independently.
-        capacity, schema, n_step, gamma, frame_stack, stack_padding, action_chunks: As in RingReplayBuffer.
-        streams, storage, limiter, max_times_sampled, seed: Likewise.
+        n_step, gamma, frame_stack, stack_padding, action_chunks: As in RingReplayBuffer.
+        capacity, schema, streams, storage, limiter, max_times_sampled, seed: As in ColumnReplayBuffer.
 
     Raises:
         ArgumentError: A setting is invalid.

@@ -87,8 +87,6 @@ class RingReplayBuffer(TransitionReplayBuffer[batches_lib.TransitionBatch]):
     """A uniform replay buffer: stores the newest `capacity` steps and samples complete n-step transitions.
 
     Args:
-        capacity: Maximum number of stored steps; the oldest are evicted first.
-        schema: The fields of a step; None to infer them from the first step. Enforced either way.
         n_step: Maximum number of steps in a transition; fewer if the episode, or what is known of it, ends earlier.
         gamma: The discount factor, in (0, 1].
         frame_stack: Number of frames stacked in an observation; each step stores one frame, and they are stacked when
@@ -96,12 +94,7 @@ class RingReplayBuffer(TransitionReplayBuffer[batches_lib.TransitionBatch]):
         stack_padding: Padding before the first frame of an episode: "zeros", or repetitions of the "first" frame.
         action_chunks: Whether `batch.action` has the actions of all n_step steps of a transition, [B, n_step, ...]; the
             last real one is repeated from `batch.steps` on.
-        streams: Number of environments or actors that write in parallel.
-        storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
-        limiter: Decides when steps may be added and batches drawn; by default sampling needs one transition.
-        sampler: Draws the anchors; UniformSampler if None.
-        max_times_sampled: How many times a transition may be drawn before it is retired; None for no limit.
-        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
+        capacity, schema, streams, storage, limiter, sampler, max_times_sampled, seed: As in ColumnReplayBuffer.
 
     Raises:
         ArgumentError: A setting is invalid.

@@ -273,11 +273,7 @@ class JointReplayBuffer(  # pyright: ignore[reportIncompatibleMethodOverride]  #
         agents: The names of all agents that may ever act: `possible_agents` of a PettingZoo environment.
         n_step: Maximum number of steps in a transition; fewer if the agent's run, or what is known of it, ends earlier.
         gamma: The discount factor, in (0, 1].
-        streams: Number of environments that write in parallel.
-        limiter: Decides when steps may be added and batches drawn; by default sampling needs one joint step.
-        sampler: Draws the joint steps; UniformSampler if None.
-        max_times_sampled: How many times a joint step may be drawn before it is retired; None for no limit.
-        seed: Seed or generator for sampling; the same seed and the same calls give the same batches.
+        streams, limiter, sampler, max_times_sampled, seed: As in ColumnReplayBuffer, of joint steps.
 
     Raises:
         ArgumentError: A setting is invalid.

@@ -34,7 +34,9 @@ from relive.storage import steps as steps_lib
 
 TERMINATED, TRUNCATED, PRESENT = encoding.TERMINATED, encoding.TRUNCATED, 4
 """The bits of an agent's flags."""
-EPISODE, STATUS, FLAGS = "observation/episode", "observation/status", "extras/flags"
+EPISODE: str = "observation/episode"
+STATUS: str = "observation/status"
+FLAGS: str = "extras/flags"
 _CHECKED = (EPISODE, STATUS, FLAGS)
 _NO_REWARD = schema_lib.Field((), np.float32)
 _PARTS = ("observation", "action", "reward", "extras")

@@ -11,7 +11,8 @@ from typing import Any
 from relive import errors
 from relive.common import imports
 from relive.common import validation
-from relive.kernels import plain
+from relive.kernels import draw
+from relive.kernels import windows
 
 VARIABLE = "RELIVE_KERNELS"
 """The environment variable that names the kernels to begin with."""
@@ -42,8 +43,10 @@ class Kernels:
         return chosen, ()
 
 
-def _of(module: types.ModuleType) -> Kernels:
-    return Kernels(**{field.name: getattr(module, field.name) for field in dataclasses.fields(Kernels)})
+def _of(name: str, *modules: types.ModuleType) -> Kernels:
+    """Return the kernels of that name, which are functions of some modules."""
+    functions = {call: function for module in modules for call, function in vars(module).items()}
+    return Kernels(name, **{field.name: functions[field.name] for field in dataclasses.fields(Kernels)[1:]})
 
 
 @functools.cache
@@ -55,14 +58,14 @@ def named(name: str) -> Kernels:
         MissingExtraError: numba is not installed.
     """
     if name == "numpy":
-        return _of(plain)
+        return _of(name, draw, windows)
     for is_such, build in ((sys.maxsize < 2**32, "32-bit"), (_is_free_threaded(), "free-threaded")):
         if is_such:
             raise errors.ArgumentError(f"kernels must be 'numpy' on a {build} build of Python, got {name!r}")
     with imports.optional_dependency("numba"):
         from relive.kernels import compiled
     compiled.compile_all()
-    return _of(compiled)
+    return _of(name, compiled)
 
 
 def use_kernels(name: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 import relive
 from relive import errors
 from relive.kernels import choice
+from relive.kernels import draw
 from relive.testing import zoo
 
 needs_numba = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")
@@ -114,11 +115,10 @@ def test_it_says_that_numba_compiles_where_nothing_is_cached(is_cached: bool, ca
 @needs_numba
 def test_a_name_stands_for_a_module_of_kernels_compiled_once() -> None:
     from relive.kernels import compiled
-    from relive.kernels import plain
 
     with mock.patch.object(compiled, "compile_all", wraps=compiled.compile_all) as compile_all:
         choice.named.cache_clear()
-        for name, module in (("numba", compiled), ("numpy", plain), ("numba", compiled)):
+        for name, module in (("numba", compiled), ("numpy", draw), ("numba", compiled)):
             relive.use_kernels(name)
             assert choice.chosen() is choice.named(name)
             assert (choice.named(name).name, choice.named(name).find) == (name, module.find)
@@ -157,6 +157,7 @@ import pickle, random, sys
 sys.modules["numba"] = None
 import relive
 from relive.kernels import choice
+from relive.kernels import draw
 from relive.testing import zoo
 assert choice.chosen().name == "numpy"
 answers = {}

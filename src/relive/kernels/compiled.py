@@ -288,6 +288,3 @@ def compile_all() -> None:
         powers.flags.writeable = discounts.flags.writeable = rewards.flags.writeable = False
         transitions(rows, slots, 1, rewards, powers, discounts)
     look_back(back, slots, slots, 1)
-
-
-name = "numba"

@@ -128,7 +128,7 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
     generator, the limiter's counts and open episodes are all restored.
     """
 
-    _NOT_KEPT = frozenset({"seed", "storage", "allocate"})
+    _NOT_KEPT: ClassVar[frozenset[str]] = frozenset({"seed", "storage", "allocate"})
     _DRAWS: ClassVar[bool] = True
     """Whether there is a generator."""
     _HAS_OBJECTS: ClassVar[bool] = False
