@@ -171,7 +171,7 @@ def test_the_least_size_of_a_limiter_holds_whatever_it_answers() -> None:
     buffer = relive.EpisodeReplayBuffer[int, int](limiter=Eager())
     episode_id = buffer.start_episode_nowait("a")
     for t in range(3):
-        buffer._store.append(episode_id, t, t, 0.0)
+        buffer._store.append(buffer._store[episode_id], t, t, 0.0)
     with pytest.raises(relive.NotReadyError, match="with 2 transitions"):
         buffer.sample_n_step_nowait(1, 1, 0.9)
     buffer.end_episode_nowait(episode_id, 3)
