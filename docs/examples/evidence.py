@@ -413,6 +413,7 @@ def picture(path: str, runs: Sequence[Measured]) -> None:
     for number, (axes, (title, lines)) in enumerate(zip(panels, shown.items(), strict=True)):
         curves.draw(axes, lines, first_color=2 * number)
         axes.set(title=title, xlabel="environment steps")
+        axes.locator_params(axis="x", nbins=4)
     panels[0].set_ylabel("return, mean of 20 episodes")
     drawn.suptitle(f"DQN on CartPole-v1: mean and range of {len(dqn) // len(LABELS)} seeds")
     drawn.savefig(path, format="png", dpi=140)
