@@ -171,7 +171,7 @@ def test_the_least_size_of_a_limiter_holds_whatever_it_answers() -> None:
     buffer = relive.EpisodeReplayBuffer[int, int](limiter=Eager())
     episode_id = buffer.start_episode_nowait("a")
     for t in range(3):
-        buffer._store.append(episode_id, t, t, 0.0)
+        buffer._store.append(buffer._store[episode_id], t, t, 0.0)
     with pytest.raises(relive.NotReadyError, match="with 2 transitions"):
         buffer.sample_n_step_nowait(1, 1, 0.9)
     buffer.end_episode_nowait(episode_id, 3)
@@ -213,7 +213,7 @@ def test_a_limiter_is_asked_where_it_may_hold_a_draw() -> None:
     """Or where the answer is decided already."""
     ratio = relive.SampleToInsertRatio(1.0, 1, 8.0)
     for limiter, may_hold in ((None, False), (relive.MinSize(1), False), (relive.MinSize(2), True), (ratio, True)):
-        state = rate_limiters.LimiterState(limiter, Counts(), "capacity", 9)
+        state = rate_limiters.LimiterState(limiter, Counts(), rate_limiters.Limits("capacity", 9))
         assert answers(state) == (may_hold, True)
         assert state.decided(False, functools.partial(answers, state)) == (True, False)
         assert state.holds_samples is may_hold
