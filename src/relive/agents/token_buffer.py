@@ -166,7 +166,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
         self._store = token_store.TokenStore(max_tokens, *fields, allocate, dtype)
         super().__init__(
             self._store,
-            rate_limiters.LimiterState(None, self._store, "max_tokens", max_tokens),
+            rate_limiters.LimiterState(None, self._store, rate_limiters.Limits("max_tokens", max_tokens)),
             "sample, read and the calls that end in _nowait",
             admission=admission,
             groups=groups,

@@ -108,14 +108,13 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
             self._watch = misuse.Watch()
             most = step_table.most_anchors(window._rule, capacity)
-            self._limited = rate_limiters.LimiterState(
-                limiter,
-                self._draws,
+            limits = rate_limiters.Limits(
                 "capacity" if most == capacity else f"anchors in {capacity} steps",
                 most,
-                max_times_sampled=self._draws.max_times_sampled,
-                steps_per_draw=step_table.rows_per_anchor(window._rule),
+                self._draws.max_times_sampled,
+                step_table.rows_per_anchor(window._rule),
             )
+            self._limited = rate_limiters.LimiterState(limiter, self._draws, limits)
             if storage is None and schema is not None:
                 storage = memory.ColumnStorage(schema, capacity)
             if storage is not None:

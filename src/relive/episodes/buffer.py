@@ -126,7 +126,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         limits = {"transitions": max_transitions, "episodes": max_episodes}
         super().__init__(
             self._store,
-            rate_limiters.LimiterState(limiter, self._store, "max_transitions", max_transitions),
+            rate_limiters.LimiterState(limiter, self._store, rate_limiters.Limits("max_transitions", max_transitions)),
             "sample_n_step_nowait",
             admission=admission,
             groups=groups,

@@ -42,7 +42,7 @@ class LimiterService:
         self, limiter: rate_limiters.RateLimiter, lease: float, count: Callable[[], Awaitable[tuple[int, int, int]]]
     ) -> None:
         self._counts, self._count, self._lease = _Counts(), count, lease
-        self._rules = rate_limiters.LimiterState(limiter, self._counts, "size", None)
+        self._rules = rate_limiters.LimiterState(limiter, self._counts, rate_limiters.Limits("size", None))
         self._begins, self._has_begun = asyncio.Lock(), False
         self._last_draw: float | None = None
         self._waiting_learners = 0

@@ -201,12 +201,6 @@ class LimiterState:
     Args:
         limiter: The limiter; MinSize(1) if None.
         counts: The counts of the buffer; replaced if the buffer replaces them.
-        limit_name: `name` of the limits, and so on.
-        limit: Their `transitions`.
-        max_times_sampled: As theirs.
-        steps_per_draw: As theirs.
-
-    Attributes:
         limits: The limits of the buffer.
 
     Raises:
@@ -215,24 +209,14 @@ class LimiterState:
             drawn of them.
     """
 
-    def __init__(
-        self,
-        limiter: RateLimiter | None,
-        counts: Counts,
-        limit_name: str,
-        limit: int | None,
-        *,
-        max_times_sampled: int | None = None,
-        steps_per_draw: int = 1,
-    ) -> None:
+    def __init__(self, limiter: RateLimiter | None, counts: Counts, limits: Limits) -> None:
         if limiter is None:
             limiter = MinSize(1)
         if not isinstance(limiter, RateLimiter):
             raise errors.ArgumentTypeError(f"limiter must be a RateLimiter, got {validation.short_repr(limiter)}")
         validation.positive_int("limiter.min_size", limiter.min_size)
-        self.limits = Limits(limit_name, limit, max_times_sampled, steps_per_draw)
-        self.limits.check(limiter)
-        self.limiter = limiter
+        limits.check(limiter)
+        self.limiter, self.limits = limiter, limits
         self.holds_inserts = type(limiter).can_insert is not MinSize.can_insert
         """Whether `can_insert` may answer False."""
         self.holds_samples = type(limiter).can_sample is not MinSize.can_sample or limiter.min_size > 1

@@ -213,7 +213,7 @@ def test_a_limiter_is_asked_where_it_may_hold_a_draw() -> None:
     """Or where the answer is decided already."""
     ratio = relive.SampleToInsertRatio(1.0, 1, 8.0)
     for limiter, may_hold in ((None, False), (relive.MinSize(1), False), (relive.MinSize(2), True), (ratio, True)):
-        state = rate_limiters.LimiterState(limiter, Counts(), "capacity", 9)
+        state = rate_limiters.LimiterState(limiter, Counts(), rate_limiters.Limits("capacity", 9))
         assert answers(state) == (may_hold, True)
         assert state.decided(False, functools.partial(answers, state)) == (True, False)
         assert state.holds_samples is may_hold
