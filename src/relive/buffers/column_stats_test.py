@@ -77,6 +77,13 @@ def test_each_stream_may_have_a_thousand_steps_without_an_end() -> None:
     assert "no end" not in repr(buffer)
 
 
+def test_an_end_in_a_round_of_streams_is_one() -> None:
+    buffer = relive.RingReplayBuffer(3_000, streams=2)
+    for t in range(1_000):
+        buffer.extend([t] * 2, [0, 0], [0.0, 0.0], [t + 1] * 2, terminated=np.array([t == 999, False]))
+    assert "no end" not in repr(buffer)
+
+
 def filled(buffer: Any, count: int) -> Any:
     for t in range(count):
         buffer.add(t, 0, 0.0, t + 1)

@@ -336,6 +336,14 @@ def test_of_two_ends_the_termination_wins() -> None:
         assert events.dtype == np.uint8
 
 
+def test_every_nonzero_byte_of_a_flag_is_true() -> None:
+    """As in a bool array that is viewed from other numbers; where none is, all calls have one array."""
+    flags = np.array([0, 1, 2, 255], np.uint8).view(np.bool_)
+    assert encoding.events(flags, None, 4).tolist() == encoding.events(flags, flags, 4).tolist() == [0, 1, 1, 1]
+    assert encoding.events(None, flags, 4).tolist() == [0, 2, 2, 2]
+    assert encoding.events(flags[:1], flags[:1], 1) is encoding.no_events(1)
+
+
 def test_an_encoded_truncation_needs_its_next_observation() -> None:
     rule = "^next_observation must be given with a truncated step, got None$"
     with pytest.raises(errors.ArgumentError, match=rule):
