@@ -205,7 +205,8 @@ def appender(
         if len(ends) > few:
             newest[begins] = 0
             end_all = append.ending(rows, streams[ends], ends, slot, events, newest)
-        access.prepare()
+        if columns is None:
+            access.prepare()
         # From here on, nothing needs memory.
         counts[num_next], counts[num_rows] = key + count, alive + count
         counts[num_eligible] += count - num_lost
