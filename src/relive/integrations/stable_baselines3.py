@@ -185,12 +185,13 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         if not len(reward) == len(done) == len(infos) == self.n_envs:
             rule = f"reward, done and infos must be of {self.n_envs} environments"
             raise errors.SchemaError(f"{rule}, got {len(reward)}, {len(done)} and {len(infos)}")
-        observation, following = (_each(self._rows, self.obs_shape, each) for each in (obs, next_obs))
+        observation, following = _each(self._rows, self.obs_shape, obs), _each(self._rows, self.obs_shape, next_obs)
         action = action.reshape(self.n_envs, self.action_dim).astype(self._action.dtype, copy=False)
-        step = self._frames.newest(observation), action, reward, self._frames.newest(following)
+        step = observation, action, reward, following
         kept = self._kept(infos)
         limits = [self.handle_timeout_termination and bool(info.get("TimeLimit.truncated")) for info in infos]
         if self._frame_stack > 1:
+            step = self._frames.newest(observation), action, reward, self._frames.newest(following)
             cut = self._cut_streams(observation, following, np.asarray(done, np.bool_))
             encoder: Any = self._buffer._store.encoder
             if cut:  # A refused step must not end an episode.
@@ -198,8 +199,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             for stream in cut:
                 self._buffer.end_episode(stream=stream)
         if self.n_envs == 1 and not kept:  # `add` does the same as `extend`, and is faster.
-            first = [_each(_first, part) for part in step]
-            self._buffer.add(*first, terminated=bool(done[0]) and not limits[0], truncated=limits[0])
+            self._buffer.add(*map(_first, step), terminated=bool(done[0]) and not limits[0], truncated=limits[0])
         else:
             truncated = np.array(limits) if True in limits else None
             self._buffer.extend(*step, terminated=np.greater(done, limits), truncated=truncated, **kept)
@@ -403,8 +403,9 @@ def _each(answer: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return answer(tree, *others)
 
 
-def _first(rows: Any) -> Any:
-    return rows[0]
+def _first(tree: Any) -> Any:
+    """Return the first row of each array of an observation."""
+    return {key: rows[0] for key, rows in tree.items()} if isinstance(tree, dict) else tree[0]
 
 
 def _are_same(these: Any, those: Any) -> arrays.Bools:

@@ -428,6 +428,17 @@ def test_observation_rows_are_only_columns_of_the_observation() -> None:
     assert plain["observation"].dtype == np.float32
 
 
+def test_copies_of_one_value_are_its_columns() -> None:
+    for schema, value in ((NESTED, example()["observation"]), (PLAIN, np.arange(4, dtype=np.float32))):
+        encoder = encoding.Encoder(schema)
+        columns = encoder.columns_of_argument("observation", value, ())
+        copied = encoder.copier_of_argument("observation")(value)
+        assert copied.keys() == columns.keys()
+        for path, column in columns.items():
+            assert (copied[path].dtype, copied[path].tolist()) == (column.dtype, column.tolist())
+            assert not np.shares_memory(copied[path], column)
+
+
 def test_an_error_names_the_argument_of_an_observation(subtests: pytest.Subtests) -> None:
     for observation, message in [
         ({"image": 1}, "next_observation/arm/angle is missing: the schema has next_observation/arm/angle, next_"),
