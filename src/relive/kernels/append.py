@@ -135,11 +135,11 @@ def evict(rows: Rows, count: int) -> None:
             episodes[OLDEST, place >> EPISODE] = link
         if link < 0:
             leave(rows, place)
-        shut(flags, changed, num, slot)
+        make_unreadable(flags, changed, num, slot)
         for _ in range(num[OLDER]):  # Rows that have it in their stack of frames.
             if link < 0:
                 break
-            shut(flags, changed, num, link)
+            make_unreadable(flags, changed, num, link)
             link = following[link]
         slot += 1
         if slot == capacity:
@@ -147,8 +147,8 @@ def evict(rows: Rows, count: int) -> None:
     num[ROWS] -= count
 
 
-def shut(flags: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
-    """Take in that a row can no longer be read."""
+def make_unreadable(flags: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
+    """Make a row unreadable."""
     if flags[slot] & ELIGIBILITY == READABLE:
         num[ELIGIBLE] -= 1
         note(changed, num, slot)
@@ -156,7 +156,7 @@ def shut(flags: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
 
 
 def note(changed: Numbers, num: Numbers, slot: int) -> None:
-    """Write down that the eligibility of a row has changed, where that is asked."""
+    """Note that the eligibility of a row has changed, if changes are tracked."""
     room = len(changed)
     if room:
         count = num[CHANGED]
@@ -166,7 +166,7 @@ def note(changed: Numbers, num: Numbers, slot: int) -> None:
 
 
 def leave(rows: Rows, place: int) -> None:
-    """Take in that the newest row of an episode goes, which is in that place."""
+    """Record that the newest row of an episode, in that place, is evicted."""
     _, _, _, _, _, _, last, _, episodes, free, _, num = rows
     episode = place >> EPISODE
     if episodes[END, episode] == OPEN:
@@ -220,24 +220,26 @@ def finish(rows: Rows, stream: int, event: int) -> None:
 def complete(
     flags: Numbers, places: Numbers, recent: Numbers, episodes: Numbers, changed: Numbers, num: Numbers, slot: int
 ) -> None:
-    """Take in that the observation after a row is known now."""
+    """Mark a row as complete, and make the anchor readable that waited for it."""
     flags[slot] |= COMPLETE
     lag, step = num[LAG], places[slot] & STEP
     anchor = step - lag
     if num[PAD] and step == 0:  # It is an anchor at once, and not again when its turn comes.
-        let_in(flags, places, episodes, changed, num, slot)
+        make_readable(flags, places, episodes, changed, num, slot)
     elif anchor < num[PAD] or anchor % num[STRIDE]:
         pass
     elif lag == 0:
-        let_in(flags, places, episodes, changed, num, slot)
+        make_readable(flags, places, episodes, changed, num, slot)
     else:
         key = recent[episodes[STREAM, places[slot] >> EPISODE], anchor % (lag + 2)]
         if key >= num[NEXT_KEY] - num[ROWS]:
-            let_in(flags, places, episodes, changed, num, key % len(flags))
+            make_readable(flags, places, episodes, changed, num, key % len(flags))
 
 
-def let_in(flags: Numbers, places: Numbers, episodes: Numbers, changed: Numbers, num: Numbers, slot: int) -> None:
-    """Take in that a window may start at a row, if its frames are stored."""
+def make_readable(
+    flags: Numbers, places: Numbers, episodes: Numbers, changed: Numbers, num: Numbers, slot: int
+) -> None:
+    """Make a row readable, if its frames are stored."""
     place = places[slot]
     step = place & STEP
     if num[OLDER] == 0 or step - (places[episodes[OLDEST, place >> EPISODE]] & STEP) >= min(step, num[OLDER]):
@@ -253,7 +255,7 @@ def let_in(flags: Numbers, places: Numbers, episodes: Numbers, changed: Numbers,
 
 
 def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -> None:
-    """Do what `append` does, in calls of numpy but for what begins and what ends."""
+    """`append` in calls of numpy, but for what begins and what ends."""
     flags, following, places, back, recent, _, last, knows, _, _, changed, num = rows
     capacity, count = len(flags), len(streams)
     counts = num.data  # To read and to write single numbers of a memoryview is several times faster.
@@ -315,9 +317,9 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
     if announced and is_at_once:
         counts[ELIGIBLE] += count
         note_many(changed, num, slots)
-        _let_in(rows, waiting)
+        _make_all_readable(rows, waiting)
     elif lag == 0:
-        _let_in(rows, _anchors(rows, np.concatenate([waiting, completed]), None, 0))
+        _make_all_readable(rows, _anchors(rows, np.concatenate([waiting, completed]), None, 0))
     else:
         steps, keys, table, first = newest & STEP, np.arange(key, key + count), None, 0
         if is_run:
@@ -326,7 +328,7 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
             table = np.concatenate([recent[heads.item(0), np.arange(first, steps.item(0)) % (lag + 2)], keys])
             steps, keys = steps[-lag - 2 :], keys[-lag - 2 :]
         recent[heads, steps % (lag + 2)] = keys
-        _let_in(rows, _anchors(rows, np.concatenate([waiting, completed]), table, first))
+        _make_all_readable(rows, _anchors(rows, np.concatenate([waiting, completed]), table, first))
     last[heads] = slots[-1:] if is_run else slots
     knows[heads] = announced
     if has_events:
@@ -405,7 +407,7 @@ def ending(
 
 
 def evict_many(rows: Rows, count: int) -> None:
-    """Do what `evict` does, in calls of numpy."""
+    """`evict` in calls of numpy."""
     flags, following, places, _, _, _, _, _, episodes, _, changed, num = rows
     counts = num.data
     run = run_from(counts[NEXT_KEY] - counts[ROWS], count, len(flags))
@@ -426,7 +428,7 @@ def evict_many(rows: Rows, count: int) -> None:
         note_many(changed, num, as_slots(lost, count)[np.frombuffer(eligible, np.bool_)])
     if counts[OLDER]:
         flags[lost] &= ~np.uint8(READABLE)
-        episodes[OLDEST][in_places >> EPISODE] = links  # Of an episode that is there twice the last one stays.
+        episodes[OLDEST][in_places >> EPISODE] = links  # For a repeated episode, the last one wins.
     if links.item(links.argmin()) < 0:
         views = views_of(rows)
         for place in in_places[links < 0].tolist():
@@ -435,7 +437,7 @@ def evict_many(rows: Rows, count: int) -> None:
 
 
 def note_many(changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
-    """Do what `note` does for each of `slots`."""
+    """`note` for each of `slots`."""
     if len(changed):
         count = num.item(CHANGED)
         room = changed[count : count + len(slots)]
@@ -443,14 +445,14 @@ def note_many(changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> Non
         num[CHANGED] = count + len(slots)
 
 
-def exit_many(changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
-    """Take in that the rows in `slots` ceased to be eligible."""
+def count_ineligible(changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
+    """Count the rows in `slots`, which ceased to be eligible."""
     num[ELIGIBLE] -= len(slots)
     note_many(changed, num, slots)
 
 
-def enter_many(flags: npt.NDArray[np.uint8], changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
-    """Take in that the rows in `slots` became eligible."""
+def count_eligible(flags: npt.NDArray[np.uint8], changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
+    """Count the rows in `slots`, which became eligible."""
     num[ELIGIBLE] += len(slots)
     if len(changed):
         flags[slots[(flags.take(slots) & RATED) == 0]] |= FRESH
@@ -482,8 +484,8 @@ def _anchors(rows: Rows, completed: arrays.Ints, table: arrays.Ints | None, firs
     return np.concatenate([found, completed[steps == 0]]) if pad else found
 
 
-def _let_in(rows: Rows, ready: arrays.Ints) -> None:
-    """Do what `let_in` does for each of the distinct rows in `ready`."""
+def _make_all_readable(rows: Rows, ready: arrays.Ints) -> None:
+    """`make_readable` for each of the distinct rows in `ready`."""
     flags, _, places, _, _, _, _, _, episodes, _, changed, num = rows
     older = num.item(OLDER)
     if older and len(ready):
@@ -494,7 +496,7 @@ def _let_in(rows: Rows, ready: arrays.Ints) -> None:
     if len(ready):
         found = flags.take(ready) | np.uint8(READABLE)
         flags[ready] = found
-        enter_many(flags, changed, num, ready[(found & ELIGIBILITY) == READABLE])
+        count_eligible(flags, changed, num, ready[(found & ELIGIBILITY) == READABLE])
 
 
 _ARE_ELIGIBLE = bytes(flags & ELIGIBILITY == READABLE for flags in range(256))

@@ -228,7 +228,7 @@ class StepTable(arrays.Derived):
         slots, free = self.alive_slots(), np.arange(len(self.free))
         eligible = slots[np.frombuffer(append.are_eligible(self.flags.take(slots)), np.bool_)]
         # From here on, nothing needs memory.
-        append.exit_many(self.changed, self.num, eligible)
+        append.count_ineligible(self.changed, self.num, eligible)
         self.flags.fill(0)
         self.last.fill(append.NONE)
         self.knows.fill(0)
