@@ -34,7 +34,7 @@ Fields: TypeAlias = Mapping[str, schema.Field]
 Extras: TypeAlias = tuple[Mapping[str, arrays.Array], Mapping[str, arrays.Array]]
 """The extras of tokens, of whole sequences [N, ...], and those of sequences [S], by name."""
 
-FIELDS = {
+FIELDS: Fields = {
     "tokens": schema.Field((), np.int32),
     "loss_mask": schema.Field((), np.bool_),
     "policy_versions": schema.Field((), np.int64),
@@ -42,7 +42,7 @@ FIELDS = {
     "steps": schema.Field((), np.int32),
 }
 """What is stored of each token beside its log-probability."""
-SEQUENCE_FIELDS = {
+SEQUENCE_FIELDS: Fields = {
     "returns": schema.Field((), np.float64),
     "is_exact": schema.Field((), np.bool_),
     "trained": schema.Field((), np.int64),

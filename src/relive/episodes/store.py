@@ -125,6 +125,7 @@ class Listener(Protocol):
 
     def is_delivered(self, episode: episode_lib.Episode[Any, Any]) -> bool:
         """Return whether a stored episode was delivered to the learner, and not rejected."""
+        ...
 
 
 COUNTERS = ("inserted", "sampled", "evicted_episodes", "evicted_transitions", "aborted_steps")
