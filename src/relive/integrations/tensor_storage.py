@@ -367,9 +367,7 @@ class TensorStore(steps_lib.StepStore):
         return TensorStore(self.tensors, self.capacity, self.streams, **self._options)
 
     def begin(self, storage: memory.Storage) -> None:
-        """Make room for what is announced; the storage must be of the schema of the tensors."""
-        if storage is not self.tensors._places and storage.schema != self.schema:
-            raise errors.ArgumentError(f"schema must be that of the TensorStorage, {self.schema}, got {storage.schema}")
+        """Make room for what is announced; the rows are in the storage that brought this store."""
         super().begin(self.tensors._places)
         self.reader = _Addresses(self.access)
         self.after = self.tensors._zeros(self._paths["observation"], self.streams + _FIRST_ROOM, "observations")
@@ -411,13 +409,10 @@ class TensorStore(steps_lib.StepStore):
 
     def settle(self) -> None:
         """Write the rows of a restored state to the tensors."""
-        kept = self._unwritten
-        if kept is None:
-            return
         fields, places = self.tensors._places.schema.fields, self.tensors._places
-        for path, column in kept.columns.items():
-            nbytes = self.schema.fields[path].nbytes
-            for start, stop in state_lib.chunks(len(kept), len(kept) * nbytes):
+        columns = {} if self._unwritten is None else self._unwritten.columns
+        for path, column in columns.items():
+            for start, stop in state_lib.chunks(len(self), len(self) * self.schema.fields[path].nbytes):
                 values, key = column.read(start, stop), self.oldest_key + start
                 slots = append.slots_from(key, len(values), self.capacity)
                 if path != "reward":

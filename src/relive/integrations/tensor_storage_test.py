@@ -3,7 +3,7 @@
 Tensors are on the CPU; `AS_DEVICE` goes the way of a device all the same, whose memory numpy cannot read.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 import importlib
 import os
 import pathlib
@@ -543,6 +543,24 @@ def test_floats_are_of_the_default_dtype_and_must_fit_it(monkeypatch: pytest.Mon
         errors.ArgumentError, match="^reward must fit float32: set the default dtype of torch for more$"
     ):
         buffer.read([1])
+
+
+class ReadingSampler(relive.UniformSampler):
+    """Reads rows as soon as they may be drawn."""
+
+    seen: Sequence[Any] = ()
+
+    def _added(self, slots: Ints) -> None:
+        self.seen = [*self.seen, *self.anchors.read(slots, ("action",))["action"].tolist()]
+
+
+def test_a_sampler_reads_rows_through_the_host() -> None:
+    buffer = filled(sampler=ReadingSampler())
+    buffer.load_state_dict(buffer.state_dict())
+    assert buffer.sampler.seen[-3:] == [0, 1, 2]
+    rows = buffer.sampler.anchors.read(np.arange(2))
+    with pytest.raises(errors.SchemaError, match="^action is missing: rows must hold every column$"):
+        relive_torch.TensorStorage(VECTOR, 10).write(np.arange(2), {"observation": rows["observation"]})
 
 
 def test_prefetched_batches_are_those_of_sample() -> None:
