@@ -18,8 +18,8 @@ from relive import testing
 REFERENCE = pathlib.Path(__file__).parent
 DIRECTIVE = re.compile(r"^\.\. auto(\w+):: ([\w.]+)", re.MULTILINE)
 INTEGRATIONS = pathlib.Path(relive.__file__).parent / "integrations"
-# What integrations share.
-NOT_PUBLIC = {"step_columns"}
+# What integrations share, or import from another module.
+NOT_PUBLIC = {"step_columns", "tensor_storage"}
 # What Stable-Baselines3 writes to.
 UNDOCUMENTED = {
     f"relive.integrations.stable_baselines3.{kind}.{name}"

@@ -107,8 +107,12 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         if others:
             raise words.too_many("add", type(self).add, 4 + len(others))
         store = self._store
-        number, event = encoding.stream_number(store.streams, stream), encoding.event(terminated, truncated)
-        encoder = store.encoder
+        number = encoding.stream_number(store.streams, stream)
+        if store.remote is not None:
+            self._gathers.finish()
+            given = observation, action, reward, next_observation, extras
+            return self._insert("add", store.remote.encode_step(number, given, terminated, truncated))
+        event, encoder = encoding.event(terminated, truncated), store.encoder
         if event or encoder is None:
             given = observation, action, reward, next_observation, extras
             return self._insert("add", encoding.steps(encoder, (number,), (event,), given))
@@ -159,6 +163,11 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         store = self._store
         numbers = encoding.stream_numbers(store.streams, streams)
         count = len(numbers)
+        if store.remote is not None:
+            self._gathers.finish()
+            given = observation, action, reward, next_observation, extras
+            key = self._insert("extend", store.remote.encode_round(numbers, given, terminated, truncated))
+            return np.arange(key, key + count)
         events = encoding.events(terminated, truncated, count)
         encoding.require_round(store.streams, count, reward)
         key, encoder = store.next_key, store.encoder
@@ -272,6 +281,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         number = encoding.stream_number(store.streams, stream)
         given = observations, actions, rewards, next_observations, extras
         flags = flat.Flags(terminated, truncated, episodes, last_row, unknown_end)
+        self._require_local("add_episodes")
         if terminated is None and truncated is None and episodes is None:
             words.refuse_extras(extras, self._declared)
         found, num_spliced = flat.episodes_of(store.encoder, number, given, flags)
@@ -339,7 +349,11 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
             raise errors.ArgumentError(f"{name} must have 1 to capacity = {store.capacity} steps, got {count}")
         streams, of_each = np.full(count, number, np.int64), encoding.events_of_run(count, *events)
         given = observations, actions, rewards, None, extras
-        steps = encoding.steps(store.encoder, streams, of_each, given, is_run=True)
+        if store.remote is not None:
+            self._gathers.finish()
+            steps = store.remote.encode_run(streams, of_each, given)
+        else:
+            steps = encoding.steps(store.encoder, streams, of_each, given, is_run=True)
         keys = np.arange(store.next_key, store.next_key + count)
         self._insert(call, steps)
         return keys
@@ -421,6 +435,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         self._watch.record_ends(1)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:
+        self._require_local("recover")
         return column_journal.Replay(self, can_grow=self._CAN_GROW)
 
     def can_insert(self) -> bool:
@@ -460,7 +475,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
             ArgumentError: An argument is invalid.
             NotReadyError: Nothing is eligible, or the limiter holds samples back.
         """
-        return self._draw(batch_size, beta, self._window._read)
+        return self._draw(batch_size, beta, self._reader(self._window))
 
     def batches(self, batch_size: int, *, prefetch: int = 2, beta: float | None = None) -> prefetch_lib.Batches[Batch]:
         """Return an endless iterator of batches as from `sample`, prefetched in a thread while the learner works.
@@ -499,12 +514,13 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         batch_size = self._limited.checked_batch_size(batch_size)
         if beta is not None:
             self.sampler.check_beta(beta)
+        read = self._reader(window)
 
         def draw() -> Callable[[], Batch]:
             """Return a function that returns the next batch; no step may be written until it returns."""
             if not prefetch:
-                return functools.partial(self._draw, batch_size, beta, window._read)
-            return self._draw(batch_size, beta, functools.partial(functools.partial, window._read))
+                return functools.partial(self._draw, batch_size, beta, read)
+            return self._draw(batch_size, beta, functools.partial(functools.partial, read))
 
         return prefetch_lib.Batches(draw, self._gathers, prefetch)
 
@@ -515,7 +531,12 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
             raise errors.NotReadyError("read has no schema yet: add a step first")
         probabilities = self.sampler.probabilities(slots)
         weights = self.sampler.importance_weights(slots, probabilities, beta)
-        return window._read(self._store, slots, probabilities, weights)
+        return self._reader(window)(self._store, slots, probabilities, weights)
+
+    def _reader(self, window: window_lib.Window[Batch]) -> Use[Batch]:
+        """Return what reads the windows of a draw."""
+        remote = self._store.remote
+        return window._read if remote is None else functools.partial(remote.read_window, window)
 
     def _draw(self, batch_size: int, beta: float | None, use: Use[Answer]) -> Answer:
         """Draw batch_size anchors, and return what `use` makes of them.

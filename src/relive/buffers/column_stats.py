@@ -121,7 +121,7 @@ def _max_policy_lag(store: steps_lib.StepStore) -> int | None:
         return None
     keys = np.array([store.oldest_key, store.next_key - 1])
     try:
-        read = store.storage.read(store.slots(keys), (_POLICY_VERSION,))[_POLICY_VERSION]
+        read = store.read_rows(store.slots(keys), (_POLICY_VERSION,))[_POLICY_VERSION]
     except errors.ClosedError:
         return None
     # Python's integers: the difference of two versions may need a bit more than either.

@@ -100,6 +100,7 @@ def relabel(
     """
     validation.require_instance("buffer", buffer, ring.RingReplayBuffer)
     validation.require_instance("batch", batch, batches.TransitionBatch)
+    buffer._require_local("relabel")
     if not callable(compute):
         raise errors.ArgumentTypeError(f"compute must be a function, got {validation.short_repr(compute)}")
     validation.require_choice("strategy", strategy, ("future", "final", "episode"))

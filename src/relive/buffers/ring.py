@@ -36,7 +36,7 @@ class TransitionReplayBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
             NotReadyError: No transition is eligible, or the limiter holds samples back.
         """
         window = self._window if n_step is None and gamma is None else self._window_for(n_step, gamma)
-        batch: Batch = self._draw(batch_size, beta, window._read)
+        batch: Batch = self._draw(batch_size, beta, self._reader(window))
         return batch
 
     def batches(

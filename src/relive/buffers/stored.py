@@ -102,8 +102,8 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
         self._gathers = prefetch_lib.PendingReads()
         with memory.room_for("capacity", capacity, step_bytes):
             rule: dict[str, Any] = {"rule": window._rule, "is_tracking": sampler.is_tracking}
-            self._store = steps_lib.StepStore(
-                capacity, streams, check_room=window._check_room, compared_paths=window._compared_paths, **rule
+            self._store = steps_lib.make_store(
+                storage, capacity, streams, check_room=window._check_room, compared_paths=window._compared_paths, **rule
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
             self._watch = misuse.Watch()
@@ -425,9 +425,15 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
             CheckpointError: The journal could not be written.
         """
         priorities = validation.boolean("priorities", priorities)
+        self._require_local("attach")
         if priorities:
             self._prioritized_sampler("attach with priorities=True")
         self._attach(journal, priorities=priorities)
+
+    def _require_local(self, call: str) -> None:
+        """Raise ArgumentError if the values of rows are kept elsewhere."""
+        if self._store.remote is not None:
+            raise self._store.remote.refused(call)
 
     def _written(self) -> tuple[int, ...]:
         return self._store.next_key, len(self._store), self._store.num_evicted

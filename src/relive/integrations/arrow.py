@@ -172,11 +172,11 @@ def _batches(
     runs = [np.arange(start, min(start + size, len(rows.slots))) for start in range(0, len(rows.slots), size)]
     for here in step_columns.in_turn(call, history, runs, progress):
         columns = {name: _column(name, field, rows.marks[name][here]) for name, field in _MARKS.items()}
-        read = history.storage.read(rows.slots[here], paths)
+        read = history.read_rows(rows.slots[here], paths)
         columns |= {path: _column(path, fields[path], read[path]) for path in paths}
         has_final = rows.has_final[here]
         turns = pyarrow.array(np.cumsum(has_final) - 1, mask=~has_final)
-        for path in columns.keys() & history.finals.columns.keys():
+        for path in columns.keys() & {*schema_lib.paths_of(history.schema, "observation")}:
             finals = step_columns.final_observations(history, rows, path, here[has_final])
             columns[f"final_{path}"] = _column(path, fields[path], finals, sparse=True).take(turns)
         yield pyarrow.record_batch([columns[name] for name in kind.names], schema=kind)

@@ -93,7 +93,7 @@ def final_observations(history: steps.StepStore, rows: Rows, path: str, where: a
     finals = history.final_observations(rows.episodes[where])[path]
     slots = rows.final_slots[where]
     if (slots >= 0).any():
-        finals[slots >= 0] = history.storage.read(slots[slots >= 0], (path,))[path]
+        finals[slots >= 0] = history.read_rows(slots[slots >= 0], (path,))[path]
     return finals
 
 

@@ -114,10 +114,9 @@ def _episodes(history: steps.StepStore, progress: state.Progress | None) -> Iter
     for rows in step_columns.in_turn("stored_episodes", history, groups, progress):
         episode = history.episodes_of(rows[:1])
         has_final, later = bool(history.is_known(episode)[0]), left_out.get(rows.item(-1))
-        columns = history.storage.read(rows)
-        finals = {path: final.take(episode, axis=0) for path, final in history.finals.columns.items()}
+        columns, finals = history.read_rows(rows), history.final_observations(episode)
         if later is not None:
-            has_final, finals = True, history.storage.read(np.array([later]), history.reader.observation_paths)
+            has_final, finals = True, history.read_rows(np.array([later]), finals)
         for path, final in finals.items() if has_final else ():
             columns[path] = np.concatenate([columns[path], final], dtype=final.dtype)
         yield StoredEpisode(

@@ -25,6 +25,7 @@ from relive.common import arrays
 from relive.common import imports
 from relive.common import validation
 from relive.episodes import samples
+from relive.integrations import tensor_storage
 from relive.windows import batches
 
 with imports.optional_dependency("torch"):
@@ -53,6 +54,7 @@ _KINDS = {
 Device: TypeAlias = "torch.device | str | int | None"
 """Where tensors are; None for the CPU."""
 
+TensorStorage = tensor_storage.TensorStorage
 T_co = TypeVar("T_co", covariant=True)
 
 
@@ -92,7 +94,8 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default", device: Device = None) -
 
     Args:
         batch: A batch of any kind; arrays in a dict or tuple, as returned by an ItemReplayBuffer or RolloutBuffer; or a
-            list of ReplaySamples, which become a TransitionBatch as with `TransitionBatch.from_samples`.
+            list of ReplaySamples, which become a TransitionBatch as with `TransitionBatch.from_samples`. A batch of
+            tensors, as from a buffer with a TensorStorage, is returned as it is unless `dtype` or `device` is given.
         dtype: The dtype of floats: "default" for `torch.get_default_dtype()`, a dtype such as torch.float64, or None to
             keep theirs. Everything else keeps its dtype.
         device: Where the tensors are, such as "cuda": `as_tensors(batch, device="cuda")` is
@@ -111,6 +114,8 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default", device: Device = None) -
     torch.float32
     """
     floats, place = _float_dtype(dtype), _device(device)
+    if isinstance(getattr(batch, "reward", None), torch.Tensor):
+        return batch if dtype == "default" and place is None else batch.map(lambda each: _moved(each, floats, place))
     source, target = _CAST_ALIKE.get(floats, (None, None))
     from_numpy = torch.from_numpy
 
@@ -133,6 +138,11 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default", device: Device = None) -
 
     with np.errstate(all="ignore", over="raise"):
         return batches.converted(batch, convert if place is None else convert_and_move)
+
+
+def _moved(tensor: "torch.Tensor", dtype: "torch.dtype | None", device: "torch.device | None") -> "torch.Tensor":
+    """Return a tensor on a device, None for where it is; floats in a dtype, unless that is None."""
+    return tensor.to(device or tensor.device, dtype if dtype and tensor.is_floating_point() else tensor.dtype)
 
 
 def _device(device: Any) -> "torch.device | None":
@@ -372,6 +382,8 @@ def data_loader(
     if workers and buffer.has_priorities:
         rule = "num_workers must be 0 for a buffer with priorities, whose updates workers would not see"
         raise errors.ArgumentError(f"{rule}, got {workers}")
+    if workers:
+        buffer._require_local("num_workers")
     return data.DataLoader(dataset, batch_size=None, num_workers=workers, pin_memory=pin_memory)
 
 

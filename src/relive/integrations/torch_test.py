@@ -294,13 +294,15 @@ def test_reversed_and_read_only_arrays_are_copied() -> None:
     assert batch.reward[0] == 1.0
 
 
-def test_a_buffer_refuses_a_batch_of_tensors() -> None:
+def test_a_batch_of_tensors_is_returned_or_moved() -> None:
     there: Any = relive_torch.as_tensors(transitions().sample(8))
-    with pytest.raises(
-        errors.ArgumentTypeError,
-        match="^observation/hand/angle must be what a buffer has drawn: arrays of numpy, got tensor",
-    ):
-        relive_torch.as_tensors(there)
+    assert relive_torch.as_tensors(there) is there
+    assert relive_torch.as_tensors(there, device="meta").reward.device.type == "meta"
+    wide, kept = (relive_torch.as_tensors(there, dtype=dtype) for dtype in (torch.float64, None))
+    assert (wide.reward.dtype, wide.steps.dtype) == (torch.float64, there.steps.dtype)
+    assert kept.reward.dtype == torch.float32
+    with pytest.raises(errors.ArgumentTypeError, match="^a must be what a buffer has drawn: arrays of numpy, got tens"):
+        relive_torch.as_tensors({"a": there.reward})
 
 
 def test_dtypes_that_torch_lacks_are_refused_by_name() -> None:

@@ -146,6 +146,11 @@ class Encoder:
 
         return copy
 
+    def leaves_of(self, name: str, value: object) -> dict[str, Any]:
+        """Return the values of the fields of such an argument as they are, by their names in errors."""
+        argument = self._arguments[name]
+        return dict(zip(argument.fields, argument.leaves(value), strict=True))
+
     def _values_of(self, observation: object, action: object, reward: object, extras: Mapping[str, Any]) -> list[Any]:
         """Return the values of the fields of rows."""
         of = self._arguments

@@ -40,6 +40,12 @@ Tell: TypeAlias = Callable[[], Callable[[], None]]
 """Tells a sampler what may be drawn now, and returns a function that takes back the first priorities of rows."""
 
 
+def make_store(storage: memory.Storage | None, capacity: int, streams: int, **options: Any) -> "StepStore":
+    """Return an empty store for the rows of a storage: one that the storage brings, or else a StepStore."""
+    store: StepStore = getattr(storage, "_make_store", StepStore)(capacity, streams, **options)
+    return store
+
+
 class Journal(Protocol):
     """Receives the steps that are written to the storage."""
 
@@ -48,6 +54,27 @@ class Journal(Protocol):
 
     def write(self, steps: encoding.Steps) -> None:
         """Journal steps that are stored; if it raises, they are taken back."""
+
+
+class Remote(Protocol):
+    """Keeps the values of a store elsewhere, as on a device; in their place rows have numbers, which say where."""
+
+    def encode_step(self, stream: int, given: encoding.Given, terminated: Any, truncated: Any) -> encoding.Steps:
+        """Return the step that the arguments of `add` describe."""
+
+    def encode_round(
+        self, streams: arrays_lib.Ints, given: encoding.Given, terminated: Any, truncated: Any
+    ) -> encoding.Steps:
+        """Return the steps that the arguments of `extend` describe."""
+
+    def encode_run(self, streams: arrays_lib.Ints, events: Any, given: encoding.Given) -> encoding.Steps:
+        """Return the consecutive steps of one stream that the arguments of `add_steps` describe."""
+
+    def read_window(self, window: Any, store: "StepStore", slots: arrays_lib.Ints, *weighted: arrays_lib.Floats) -> Any:
+        """Return what `window` reads of the rows in `slots` [B], as a batch of values."""
+
+    def refused(self, call: str) -> errors.ArgumentError:
+        """Return the error for a call that takes only values in numpy."""
 
 
 def _read_row_by_row(schema: schema_lib.Schema) -> None:
@@ -76,6 +103,8 @@ class StepStore(step_table.StepTable):
     """
 
     _DERIVED = (*step_table.StepTable._DERIVED, "append_next", "append_next_round", "_append_next")
+    remote: Remote | None = None
+    """What keeps the values, if they are not in the storage."""
 
     def __init__(
         self,
