@@ -430,12 +430,33 @@ class TensorStore(steps_lib.StepStore):
         addresses: arrays.Ints = self.finals.columns["observation"]
         return addresses
 
-    def append(self, steps: encoding.Steps, **options: Any) -> next_round.Written:
+    def append(
+        self, steps: encoding.Steps, *, tell: steps_lib.Tell | None = None, **options: Any
+    ) -> next_round.Written:
         """Write steps, and return what was found out about them; if anything raises, all is as it was before."""
-        written = super().append(steps, **options)
         rows: Any = steps.rows
-        rows.write(self.next_key - len(steps.streams))
-        return written
+        key = self.next_key
+        if tell is None:
+            written = super().append(steps, **options)
+            rows.write(key)
+            return written
+        slots = append.slots_from(key, len(steps.streams), self.capacity)
+        index, everyone = self.tensors._to_device([slots + 1, self._everyone])
+        changed = [(column, index) for column in self.tensors._rows.values()]
+        changed += [(column, everyone) for column in self.after.values()]
+        before = [column.index_select(0, places) for column, places in changed]
+
+        def write_and_tell() -> Callable[[], None]:
+            # Hooks may read the rows; one that raises takes them back.
+            rows.write(key)
+            return tell()
+
+        try:
+            return super().append(steps, tell=write_and_tell, **options)
+        except BaseException:
+            for (column, places), values in zip(changed, before, strict=True):
+                column.index_copy_(0, places, values)
+            raise
 
     def encode_step(self, stream: int, given: encoding.Given, terminated: Any, truncated: Any) -> encoding.Steps:
         """Return the step that the arguments of `add` describe."""

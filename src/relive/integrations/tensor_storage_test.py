@@ -554,8 +554,40 @@ class ReadingSampler(relive.UniformSampler):
         self.seen = [*self.seen, *self.anchors.read(slots, ("action",))["action"].tolist()]
 
 
+class FailingSampler(ReadingSampler):
+    """Raises once it has read the row of a certain action."""
+
+    def _added(self, slots: Ints) -> None:
+        super()._added(slots)
+        if self.seen[-1] == 6:
+            raise ValueError("6")
+
+
+@AS_DEVICE
+def test_hooks_see_new_rows_and_take_them_back(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    buffer = relive.RingReplayBuffer(
+        4, storage=relive_torch.TensorStorage(VECTOR, 4), streams=2, sampler=FailingSampler(), seed=0
+    )
+    for number in range(0, 6, 2):
+        buffer.extend(NOW + number, ACTION + number, torch.ones(2), NOW + number + 2, streams=[1, 0])
+    before = buffer.state_dict()["arrays"]
+    for flags in (None, [True, False]):
+        with pytest.raises(ValueError, match="^6$"):
+            buffer.extend(NOW + 6, ACTION + 6, torch.ones(2), NOW + 9, terminated=flags)
+        after = buffer.state_dict()["arrays"]
+        assert {name: array.tobytes() for name, array in before.items()} == {
+            name: array.tobytes() for name, array in after.items()
+        }
+    sampler: Any = buffer.sampler
+    assert sampler.seen == [0, 0, 2, 2, 4, 4, 6, 6, 6, 6]
+    buffer.extend(NOW + 6, ACTION + 7, torch.ones(2), NOW + 9)
+    assert buffer.read([4, 5, 6]).next_observation[:, 0].tolist() == [6, 6, 9]
+
+
 def test_a_sampler_reads_rows_through_the_host() -> None:
     buffer = filled(sampler=ReadingSampler())
+    assert buffer.sampler.seen == [0, 1, 2]
     buffer.load_state_dict(buffer.state_dict())
     assert buffer.sampler.seen[-3:] == [0, 1, 2]
     rows = buffer.sampler.anchors.read(np.arange(2))
