@@ -242,7 +242,8 @@ class TensorStorage:
         if self._is_shared:
             return [torch.from_numpy(part) for part in parts]
         starts = np.cumsum([0, *(-(-part.nbytes // 8) * 8 for part in parts)]).tolist()
-        staged = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        # The default device of torch may be another.
+        staged = torch.empty(starts[-1], dtype=torch.uint8, device=_CPU, pin_memory=self.device.type == "cuda")
         view = staged.numpy()
         for start, part in zip(starts, parts, strict=False):
             view[start : start + part.nbytes] = part.reshape(-1).view(np.uint8)
@@ -272,7 +273,7 @@ class TensorStorage:
         """Return the tensors of an argument of `add` by path, each of shape `lead` + its field's; checked, not copied.
 
         Raises:
-            SchemaError: One is no tensor on the device, is of another shape or dtype, is missing, or has no field.
+            SchemaError: One is no dense tensor on the device, has another shape or dtype, is missing, or has no field.
         """
         found = dict[str, torch.Tensor]()
         for leaf, tensor in self._encoder.leaves_of(name, value).items():
@@ -282,6 +283,7 @@ class TensorStorage:
                 raise errors.SchemaError(f"{rule}, got {validation.short_repr(tensor)}")
             if tensor.device != self.device:
                 raise self._elsewhere(leaf, tensor)
+            _require_strided(leaf, tensor)
             if tensor.dtype != self._dtypes[path]:
                 rule = f"{leaf} must be of {self._dtypes[path]}, got {tensor.dtype}"
                 raise errors.SchemaError(f"{rule}: call .to({self._dtypes[path]}) first")
@@ -289,6 +291,7 @@ class TensorStorage:
             if tensor.shape != shape:
                 raise casting.wrong_shape(leaf, shape, tuple(tensor.shape))
             kept = tensor.detach() if tensor.requires_grad else tensor
+            kept = kept.resolve_conj().resolve_neg()  # numpy cannot read such views.
             if path in self._unsigned:
                 kept = kept.view(self._kept_dtypes[path])
             found[path] = kept.unsqueeze(0) if is_one else kept
@@ -309,6 +312,12 @@ def _torch_dtype(path: str, dtype: np.dtype[Any]) -> "torch.dtype":
         return torch.from_numpy(np.zeros(0, dtype)).dtype
     except (TypeError, ValueError) as error:
         raise errors.ArgumentError(f"{path} must be of a dtype that tensors have, got {dtype}") from error
+
+
+def _require_strided(name: str, tensor: "torch.Tensor") -> None:
+    """Raise SchemaError for a sparse tensor, which would fail once the step is counted."""
+    if tensor.layout != torch.strided:
+        raise errors.SchemaError(f"{name} must be a dense tensor, got {tensor.layout}: call .to_dense() first")
 
 
 class _Addresses(reader.RowReader):
@@ -462,13 +471,15 @@ class TensorStore(steps_lib.StepStore):
         """Return the step that the arguments of `add` describe."""
         observation, action, reward, following, extras = given
         flags = [
-            flag.reshape(1) if isinstance(flag, torch.Tensor) and flag.numel() == 1 else [validation.flag(name, flag)]
+            flag.reshape(1)
+            if isinstance(flag, torch.Tensor) and flag.layout == torch.strided and flag.numel() == 1
+            else [validation.flag(name, flag)]
             for name, flag in (("terminated", terminated), ("truncated", truncated))
         ]
         if isinstance(reward, torch.Tensor):
             if reward.ndim:
                 raise casting.wrong_shape("reward", (), tuple(reward.shape))
-            reward = reward.reshape(1)
+            reward = reward.unsqueeze(0)
         else:
             reward = casting.cast_exact("reward", reward, (), self.schema.reward.dtype, is_weak=True).reshape(1)
         numbers = np.full(1, stream, np.int64)
@@ -581,7 +592,7 @@ class TensorStore(steps_lib.StepStore):
         """Return rewards and flags, and of each pair which rows [k] are equal; all in one copy.
 
         Raises:
-            SchemaError: A tensor is of another shape or elsewhere, or a value must be finite and is not.
+            SchemaError: A tensor is sparse, complex, elsewhere or of another shape; a value must be finite and is not.
         """
         tensors = self.tensors
         sent = dict[str, torch.Tensor]()
@@ -591,9 +602,14 @@ class TensorStore(steps_lib.StepStore):
                     raise casting.wrong_shape(name, (count,), tuple(value.shape))
                 if value.device not in (tensors.device, _CPU):
                     raise tensors._elsewhere(name, value)
+                _require_strided(name, value)
+                if value.is_complex():
+                    raise errors.SchemaError(f"{name} must be a tensor of real numbers, got {value.dtype}")
                 sent[name] = value.detach()
         checked = {
-            path: column for path, column in checked.items() if self.schema.check_finite and column.is_floating_point()
+            path: column
+            for path, column in checked.items()
+            if self.schema.check_finite and (column.is_floating_point() or column.is_complex())
         }
         if tensors._is_shared:
             are_equal = [_are_equal_on_host(*pair) for pair in pairs]
@@ -605,7 +621,10 @@ class TensorStore(steps_lib.StepStore):
             if checked:
                 sent["finite"] = torch.stack([column.isfinite().all() for column in checked.values()]).all().reshape(1)
             here = [value if value.device == tensors.device else value.to(tensors.device) for value in sent.values()]
-            host = dict(zip(sent, tensors._to_host(here, count, self.schema.reward.dtype), strict=True))
+            dtype = self.schema.reward.dtype
+            if "reward" in sent and sent["reward"].dtype == torch.float64:
+                dtype = np.dtype(np.float64)  # They are rounded on the host, which says which does not fit.
+            host = dict(zip(sent, tensors._to_host(here, count, dtype), strict=True))
             are_equal = [host.pop(f"pair {number}") != 0 for number in range(len(pairs))]
             are_equal = [
                 each if pair[2] is None else each[pair[2]] for each, pair in zip(are_equal, pairs, strict=True)
@@ -774,7 +793,7 @@ def _renamed(following: Tensors) -> Tensors:
 
 
 def _numpy(tensor: "torch.Tensor") -> arrays.Array:
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).resolve_conj().resolve_neg().numpy()
 
 
 def _as(dtype: "torch.dtype", tensor: "torch.Tensor") -> "torch.Tensor":

@@ -367,6 +367,13 @@ NOW, ACTION = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
         ((NOW, ACTION, torch.ones(2, 1)), r"reward must be of shape \(2,\), got \(2, 1\)"),
         ((NOW, ACTION, torch.ones(2, device="meta")), "reward must be on cpu, got a tensor on meta"),
         ((NOW, ACTION, torch.tensor([0.0, torch.nan])), r"reward must be finite, got nan at \[1\]"),
+        ((NOW, ACTION, torch.tensor([0.0, 1e39], dtype=torch.float64)), r"reward must fit float32, got 1e\+39"),
+        ((NOW, ACTION, torch.ones(2) * 1j), "reward must be a tensor of real numbers, got torch.complex64"),
+        (
+            (NOW, ACTION.to_sparse(), torch.ones(2)),
+            r"action must be a dense tensor, got torch.sparse_coo: call .to_dense\(\) first",
+        ),
+        ((NOW, ACTION, torch.ones(2).to_sparse()), "reward must be a dense tensor, got torch.sparse_coo: call"),
         ((NOW, ACTION, torch.ones(3)), "extend must have a step of each of 2 streams, got 3 rewards"),
     ],
 )
@@ -400,6 +407,47 @@ def test_values_must_be_finite_if_the_schema_says_so(shared: Collection[str], mo
         buffer.extend(NOW + 1, ACTION, torch.ones(2), after)
     with pytest.raises(errors.SchemaError, match=r"^observations must be finite, got inf at \[1, 1\]$"):
         buffer.add_steps(after, ACTION[:1], torch.ones(1), stream=0)
+
+
+@AS_DEVICE
+def test_both_parts_of_complex_values_must_be_finite(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    schema = relive.Schema(relive.Field(1, "complex64"), relive.Field((), "int64"), check_finite=True)
+    buffer = ring(relive_torch.TensorStorage(schema, 10))
+    with pytest.raises(errors.SchemaError, match=r"^observation must be finite, got infj at \[0, 0\]$"):
+        buffer.add(torch.tensor([complex(0, torch.inf)]), ACTION[0], 1.0)
+
+
+@AS_DEVICE
+def test_conjugated_and_negated_views_are_taken(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    schema = relive.Schema(relive.Field((), "complex64"), relive.Field((), "float32"))
+    buffer = ring(relive_torch.TensorStorage(schema, 10), streams=2)
+    values = torch.tensor([1 + 2j, 3j]).conj()
+    for _ in range(2):
+        buffer.extend(values, values.imag, values.imag, values, terminated=values.imag + 3)
+    batch = buffer.read([0, 3])
+    assert (batch.observation.tolist(), batch.action.tolist()) == ([1 - 2j, -3j], [-2, -3])
+    assert (batch.reward.tolist(), batch.next_discount.tolist()) == ([-2, -3], [0, pytest.approx(0.99)])
+
+
+@AS_DEVICE
+def test_the_default_device_may_be_another(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    with torch.device("meta"):
+        buffer = ring(streams=2)
+        buffer.extend(NOW, ACTION, [1.0, 2.0], NOW, terminated=[True, False], streams=[1, 0])
+        assert buffer.read([0, 1]).reward.tolist() == [1, 2]
+
+
+@AS_DEVICE
+def test_rewards_are_rounded_once(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded to float32 first, this one would be 1."""
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    schema = relive.Schema(VECTOR.observation, VECTOR.action, reward=relive.Field((), "float16"))
+    buffer = ring(relive_torch.TensorStorage(schema, 10))
+    buffer.add(NOW[0], ACTION[0], torch.tensor(1 + 2**-11 + 2**-30, dtype=torch.float64), NOW[0])
+    assert buffer.read([0]).reward.tolist() == [1 + 2**-10]
 
 
 def test_an_added_tensor_may_require_grad_and_change() -> None:
