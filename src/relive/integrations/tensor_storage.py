@@ -58,7 +58,7 @@ _SHARED = ("cpu",)
 _FIRST_ROOM = 16
 _UNKNOWN = -1
 """The address of an observation that is not the one that was announced."""
-_CPU, _TRUE = torch.device("cpu"), (True,)
+_CPU = torch.device("cpu")
 _ADDRESSES = {"observation": "observation", "next_observation": "observation", "action": "action", "extras": "extras"}
 """The fields of a batch that a window reads as addresses, and what is at those."""
 _WINDOWS = (transitions.TransitionWindow, sequences.SequenceWindow)
@@ -148,9 +148,6 @@ class TensorStorage:
 
     def __repr__(self) -> str:
         return f"TensorStorage({self._capacity} rows on {self.device})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _process=os.getpid())
@@ -629,7 +626,7 @@ class TensorStore(steps_lib.StepStore):
             are_equal = [
                 each if pair[2] is None else each[pair[2]] for each, pair in zip(are_equal, pairs, strict=True)
             ]
-            bad = {} if host.pop("finite", _TRUE)[0] else checked
+            bad = {} if np.all(host.pop("finite", True)) else checked
         for path, column in bad.items():
             casting.require_finite(path, _numpy(column.cpu()))
         return told | host, are_equal

@@ -402,6 +402,7 @@ def test_values_must_be_finite_if_the_schema_says_so(shared: Collection[str], mo
     schema = relive.Schema(relive.Field(3, "float32"), relive.Field((), "int64"), check_finite=True)
     buffer = ring(relive_torch.TensorStorage(schema, 10), streams=2)
     buffer.extend(NOW, ACTION, torch.ones(2), NOW + 1)
+    assert not buffer.extend(NOW[:0], ACTION[:0], torch.ones(0), NOW[:0], streams=[]).size
     after = torch.tensor([[0.0] * 3, [0.0, torch.inf, 0.0]])
     with pytest.raises(errors.SchemaError, match=r"^next_observation must be finite, got inf at \[1, 1\]$"):
         buffer.extend(NOW + 1, ACTION, torch.ones(2), after)
