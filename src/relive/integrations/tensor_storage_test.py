@@ -22,6 +22,7 @@ import relive
 from relive import errors
 from relive import testing
 from relive.buffers import hindsight
+from relive.buffers import misuse
 from relive.integrations import stored_episodes
 from relive.integrations import tensor_storage
 from relive.integrations import torch as relive_torch
@@ -592,6 +593,17 @@ def test_floats_are_of_the_default_dtype_and_must_fit_it(monkeypatch: pytest.Mon
         errors.ArgumentError, match="^reward must fit float32: set the default dtype of torch for more$"
     ):
         buffer.read([1])
+
+
+def test_nothing_looks_for_stacks_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[str]()
+    for kind in ("plain", "device"):
+        monkeypatch.setattr(misuse.Watch, "_look_at_stacks", lambda *_, kind=kind: looks.append(kind))
+        storage = relive_torch.TensorStorage(VECTOR, 10) if kind == "device" else None
+        buffer = relive.RingReplayBuffer(10, VECTOR, storage=storage, frame_stack=2)
+        value = NOW[0] if kind == "device" else NOW[0].numpy()
+        buffer.add(value, ACTION[0] if kind == "device" else 0, 1.0, value)
+    assert looks == ["plain"]
 
 
 class ReadingSampler(relive.UniformSampler):
