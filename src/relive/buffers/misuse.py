@@ -109,8 +109,10 @@ class Watch:
                 self._look_at_splices(count, is_run, written.num_spliced, store)
             if written.after_termination or written.after_truncation:
                 self._look_at_resets(store)
-            # To look costs more than to add an image, so it ends once enough of them were none.
-            if len(store.back) and self._num_frames < _LAST_STEPS and "stacks" not in self._warned:
+            # To look costs more than to add an image, so it ends once enough of them were none. Where values are on a
+            # device, it would make the host wait.
+            can_look = len(store.back) and store.remote is None
+            if can_look and self._num_frames < _LAST_STEPS and "stacks" not in self._warned:
                 self._look_at_stacks(count, store)
         except errors.MisuseWarning:
             raise

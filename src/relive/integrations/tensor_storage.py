@@ -58,7 +58,7 @@ _SHARED = ("cpu",)
 _FIRST_ROOM = 16
 _UNKNOWN = -1
 """The address of an observation that is not the one that was announced."""
-_CPU, _TRUE = torch.device("cpu"), (True,)
+_CPU = torch.device("cpu")
 _ADDRESSES = {"observation": "observation", "next_observation": "observation", "action": "action", "extras": "extras"}
 """The fields of a batch that a window reads as addresses, and what is at those."""
 _WINDOWS = (transitions.TransitionWindow, sequences.SequenceWindow)
@@ -148,9 +148,6 @@ class TensorStorage:
 
     def __repr__(self) -> str:
         return f"TensorStorage({self._capacity} rows on {self.device})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state, _process=os.getpid())
@@ -242,7 +239,8 @@ class TensorStorage:
         if self._is_shared:
             return [torch.from_numpy(part) for part in parts]
         starts = np.cumsum([0, *(-(-part.nbytes // 8) * 8 for part in parts)]).tolist()
-        staged = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=self.device.type == "cuda")
+        # The default device of torch may be another.
+        staged = torch.empty(starts[-1], dtype=torch.uint8, device=_CPU, pin_memory=self.device.type == "cuda")
         view = staged.numpy()
         for start, part in zip(starts, parts, strict=False):
             view[start : start + part.nbytes] = part.reshape(-1).view(np.uint8)
@@ -272,7 +270,7 @@ class TensorStorage:
         """Return the tensors of an argument of `add` by path, each of shape `lead` + its field's; checked, not copied.
 
         Raises:
-            SchemaError: One is no tensor on the device, is of another shape or dtype, is missing, or has no field.
+            SchemaError: One is no dense tensor on the device, has another shape or dtype, is missing, or has no field.
         """
         found = dict[str, torch.Tensor]()
         for leaf, tensor in self._encoder.leaves_of(name, value).items():
@@ -282,6 +280,7 @@ class TensorStorage:
                 raise errors.SchemaError(f"{rule}, got {validation.short_repr(tensor)}")
             if tensor.device != self.device:
                 raise self._elsewhere(leaf, tensor)
+            _require_strided(leaf, tensor)
             if tensor.dtype != self._dtypes[path]:
                 rule = f"{leaf} must be of {self._dtypes[path]}, got {tensor.dtype}"
                 raise errors.SchemaError(f"{rule}: call .to({self._dtypes[path]}) first")
@@ -289,6 +288,7 @@ class TensorStorage:
             if tensor.shape != shape:
                 raise casting.wrong_shape(leaf, shape, tuple(tensor.shape))
             kept = tensor.detach() if tensor.requires_grad else tensor
+            kept = kept.resolve_conj().resolve_neg()  # numpy cannot read such views.
             if path in self._unsigned:
                 kept = kept.view(self._kept_dtypes[path])
             found[path] = kept.unsqueeze(0) if is_one else kept
@@ -309,6 +309,12 @@ def _torch_dtype(path: str, dtype: np.dtype[Any]) -> "torch.dtype":
         return torch.from_numpy(np.zeros(0, dtype)).dtype
     except (TypeError, ValueError) as error:
         raise errors.ArgumentError(f"{path} must be of a dtype that tensors have, got {dtype}") from error
+
+
+def _require_strided(name: str, tensor: "torch.Tensor") -> None:
+    """Raise SchemaError for a sparse tensor, which would fail once the step is counted."""
+    if tensor.layout != torch.strided:
+        raise errors.SchemaError(f"{name} must be a dense tensor, got {tensor.layout}: call .to_dense() first")
 
 
 class _Addresses(reader.RowReader):
@@ -430,24 +436,47 @@ class TensorStore(steps_lib.StepStore):
         addresses: arrays.Ints = self.finals.columns["observation"]
         return addresses
 
-    def append(self, steps: encoding.Steps, **options: Any) -> next_round.Written:
+    def append(
+        self, steps: encoding.Steps, *, tell: steps_lib.Tell | None = None, **options: Any
+    ) -> next_round.Written:
         """Write steps, and return what was found out about them; if anything raises, all is as it was before."""
-        written = super().append(steps, **options)
         rows: Any = steps.rows
-        rows.write(self.next_key - len(steps.streams))
-        return written
+        key = self.next_key
+        if tell is None:
+            written = super().append(steps, **options)
+            rows.write(key)
+            return written
+        slots = append.slots_from(key, len(steps.streams), self.capacity)
+        index, everyone = self.tensors._to_device([slots + 1, self._everyone])
+        changed = [(column, index) for column in self.tensors._rows.values()]
+        changed += [(column, everyone) for column in self.after.values()]
+        before = [column.index_select(0, places) for column, places in changed]
+
+        def write_and_tell() -> Callable[[], None]:
+            # Hooks may read the rows; one that raises takes them back.
+            rows.write(key)
+            return tell()
+
+        try:
+            return super().append(steps, tell=write_and_tell, **options)
+        except BaseException:
+            for (column, places), values in zip(changed, before, strict=True):
+                column.index_copy_(0, places, values)
+            raise
 
     def encode_step(self, stream: int, given: encoding.Given, terminated: Any, truncated: Any) -> encoding.Steps:
         """Return the step that the arguments of `add` describe."""
         observation, action, reward, following, extras = given
         flags = [
-            flag.reshape(1) if isinstance(flag, torch.Tensor) and flag.numel() == 1 else [validation.flag(name, flag)]
+            flag.reshape(1)
+            if isinstance(flag, torch.Tensor) and flag.layout == torch.strided and flag.numel() == 1
+            else [validation.flag(name, flag)]
             for name, flag in (("terminated", terminated), ("truncated", truncated))
         ]
         if isinstance(reward, torch.Tensor):
             if reward.ndim:
                 raise casting.wrong_shape("reward", (), tuple(reward.shape))
-            reward = reward.reshape(1)
+            reward = reward.unsqueeze(0)
         else:
             reward = casting.cast_exact("reward", reward, (), self.schema.reward.dtype, is_weak=True).reshape(1)
         numbers = np.full(1, stream, np.int64)
@@ -560,7 +589,7 @@ class TensorStore(steps_lib.StepStore):
         """Return rewards and flags, and of each pair which rows [k] are equal; all in one copy.
 
         Raises:
-            SchemaError: A tensor is of another shape or elsewhere, or a value must be finite and is not.
+            SchemaError: A tensor is sparse, complex, elsewhere or of another shape; a value must be finite and is not.
         """
         tensors = self.tensors
         sent = dict[str, torch.Tensor]()
@@ -570,9 +599,14 @@ class TensorStore(steps_lib.StepStore):
                     raise casting.wrong_shape(name, (count,), tuple(value.shape))
                 if value.device not in (tensors.device, _CPU):
                     raise tensors._elsewhere(name, value)
+                _require_strided(name, value)
+                if value.is_complex():
+                    raise errors.SchemaError(f"{name} must be a tensor of real numbers, got {value.dtype}")
                 sent[name] = value.detach()
         checked = {
-            path: column for path, column in checked.items() if self.schema.check_finite and column.is_floating_point()
+            path: column
+            for path, column in checked.items()
+            if self.schema.check_finite and (column.is_floating_point() or column.is_complex())
         }
         if tensors._is_shared:
             are_equal = [_are_equal_on_host(*pair) for pair in pairs]
@@ -584,12 +618,15 @@ class TensorStore(steps_lib.StepStore):
             if checked:
                 sent["finite"] = torch.stack([column.isfinite().all() for column in checked.values()]).all().reshape(1)
             here = [value if value.device == tensors.device else value.to(tensors.device) for value in sent.values()]
-            host = dict(zip(sent, tensors._to_host(here, count, self.schema.reward.dtype), strict=True))
+            dtype = self.schema.reward.dtype
+            if "reward" in sent and sent["reward"].dtype == torch.float64:
+                dtype = np.dtype(np.float64)  # They are rounded on the host, which says which does not fit.
+            host = dict(zip(sent, tensors._to_host(here, count, dtype), strict=True))
             are_equal = [host.pop(f"pair {number}") != 0 for number in range(len(pairs))]
             are_equal = [
                 each if pair[2] is None else each[pair[2]] for each, pair in zip(are_equal, pairs, strict=True)
             ]
-            bad = {} if host.pop("finite", _TRUE)[0] else checked
+            bad = {} if np.all(host.pop("finite", True)) else checked
         for path, column in bad.items():
             casting.require_finite(path, _numpy(column.cpu()))
         return told | host, are_equal
@@ -753,7 +790,7 @@ def _renamed(following: Tensors) -> Tensors:
 
 
 def _numpy(tensor: "torch.Tensor") -> arrays.Array:
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).resolve_conj().resolve_neg().numpy()
 
 
 def _as(dtype: "torch.dtype", tensor: "torch.Tensor") -> "torch.Tensor":

@@ -22,6 +22,7 @@ import relive
 from relive import errors
 from relive import testing
 from relive.buffers import hindsight
+from relive.buffers import misuse
 from relive.integrations import stored_episodes
 from relive.integrations import tensor_storage
 from relive.integrations import torch as relive_torch
@@ -367,6 +368,13 @@ NOW, ACTION = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
         ((NOW, ACTION, torch.ones(2, 1)), r"reward must be of shape \(2,\), got \(2, 1\)"),
         ((NOW, ACTION, torch.ones(2, device="meta")), "reward must be on cpu, got a tensor on meta"),
         ((NOW, ACTION, torch.tensor([0.0, torch.nan])), r"reward must be finite, got nan at \[1\]"),
+        ((NOW, ACTION, torch.tensor([0.0, 1e39], dtype=torch.float64)), r"reward must fit float32, got 1e\+39"),
+        ((NOW, ACTION, torch.ones(2) * 1j), "reward must be a tensor of real numbers, got torch.complex64"),
+        (
+            (NOW, ACTION.to_sparse(), torch.ones(2)),
+            r"action must be a dense tensor, got torch.sparse_coo: call .to_dense\(\) first",
+        ),
+        ((NOW, ACTION, torch.ones(2).to_sparse()), "reward must be a dense tensor, got torch.sparse_coo: call"),
         ((NOW, ACTION, torch.ones(3)), "extend must have a step of each of 2 streams, got 3 rewards"),
     ],
 )
@@ -395,11 +403,53 @@ def test_values_must_be_finite_if_the_schema_says_so(shared: Collection[str], mo
     schema = relive.Schema(relive.Field(3, "float32"), relive.Field((), "int64"), check_finite=True)
     buffer = ring(relive_torch.TensorStorage(schema, 10), streams=2)
     buffer.extend(NOW, ACTION, torch.ones(2), NOW + 1)
+    assert not buffer.extend(NOW[:0], ACTION[:0], torch.ones(0), NOW[:0], streams=[]).size
     after = torch.tensor([[0.0] * 3, [0.0, torch.inf, 0.0]])
     with pytest.raises(errors.SchemaError, match=r"^next_observation must be finite, got inf at \[1, 1\]$"):
         buffer.extend(NOW + 1, ACTION, torch.ones(2), after)
     with pytest.raises(errors.SchemaError, match=r"^observations must be finite, got inf at \[1, 1\]$"):
         buffer.add_steps(after, ACTION[:1], torch.ones(1), stream=0)
+
+
+@AS_DEVICE
+def test_both_parts_of_complex_values_must_be_finite(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    schema = relive.Schema(relive.Field(1, "complex64"), relive.Field((), "int64"), check_finite=True)
+    buffer = ring(relive_torch.TensorStorage(schema, 10))
+    with pytest.raises(errors.SchemaError, match=r"^observation must be finite, got infj at \[0, 0\]$"):
+        buffer.add(torch.tensor([complex(0, torch.inf)]), ACTION[0], 1.0)
+
+
+@AS_DEVICE
+def test_conjugated_and_negated_views_are_taken(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    schema = relive.Schema(relive.Field((), "complex64"), relive.Field((), "float32"))
+    buffer = ring(relive_torch.TensorStorage(schema, 10), streams=2)
+    values = torch.tensor([1 + 2j, 3j]).conj()
+    for _ in range(2):
+        buffer.extend(values, values.imag, values.imag, values, terminated=values.imag + 3)
+    batch = buffer.read([0, 3])
+    assert (batch.observation.tolist(), batch.action.tolist()) == ([1 - 2j, -3j], [-2, -3])
+    assert (batch.reward.tolist(), batch.next_discount.tolist()) == ([-2, -3], [0, pytest.approx(0.99)])
+
+
+@AS_DEVICE
+def test_the_default_device_may_be_another(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    with torch.device("meta"):
+        buffer = ring(streams=2)
+        buffer.extend(NOW, ACTION, [1.0, 2.0], NOW, terminated=[True, False], streams=[1, 0])
+        assert buffer.read([0, 1]).reward.tolist() == [1, 2]
+
+
+@AS_DEVICE
+def test_rewards_are_rounded_once(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded to float32 first, this one would be 1."""
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    schema = relive.Schema(VECTOR.observation, VECTOR.action, reward=relive.Field((), "float16"))
+    buffer = ring(relive_torch.TensorStorage(schema, 10))
+    buffer.add(NOW[0], ACTION[0], torch.tensor(1 + 2**-11 + 2**-30, dtype=torch.float64), NOW[0])
+    assert buffer.read([0]).reward.tolist() == [1 + 2**-10]
 
 
 def test_an_added_tensor_may_require_grad_and_change() -> None:
@@ -545,6 +595,17 @@ def test_floats_are_of_the_default_dtype_and_must_fit_it(monkeypatch: pytest.Mon
         buffer.read([1])
 
 
+def test_nothing_looks_for_stacks_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[str]()
+    for kind in ("plain", "device"):
+        monkeypatch.setattr(misuse.Watch, "_look_at_stacks", lambda *_, kind=kind: looks.append(kind))
+        storage = relive_torch.TensorStorage(VECTOR, 10) if kind == "device" else None
+        buffer = relive.RingReplayBuffer(10, VECTOR, storage=storage, frame_stack=2)
+        value = NOW[0] if kind == "device" else NOW[0].numpy()
+        buffer.add(value, ACTION[0] if kind == "device" else 0, 1.0, value)
+    assert looks == ["plain"]
+
+
 class ReadingSampler(relive.UniformSampler):
     """Reads rows as soon as they may be drawn."""
 
@@ -554,8 +615,40 @@ class ReadingSampler(relive.UniformSampler):
         self.seen = [*self.seen, *self.anchors.read(slots, ("action",))["action"].tolist()]
 
 
+class FailingSampler(ReadingSampler):
+    """Raises once it has read the row of a certain action."""
+
+    def _added(self, slots: Ints) -> None:
+        super()._added(slots)
+        if self.seen[-1] == 6:
+            raise ValueError("6")
+
+
+@AS_DEVICE
+def test_hooks_see_new_rows_and_take_them_back(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_storage, "_SHARED", shared)
+    buffer = relive.RingReplayBuffer(
+        4, storage=relive_torch.TensorStorage(VECTOR, 4), streams=2, sampler=FailingSampler(), seed=0
+    )
+    for number in range(0, 6, 2):
+        buffer.extend(NOW + number, ACTION + number, torch.ones(2), NOW + number + 2, streams=[1, 0])
+    before = buffer.state_dict()["arrays"]
+    for flags in (None, [True, False]):
+        with pytest.raises(ValueError, match="^6$"):
+            buffer.extend(NOW + 6, ACTION + 6, torch.ones(2), NOW + 9, terminated=flags)
+        after = buffer.state_dict()["arrays"]
+        assert {name: array.tobytes() for name, array in before.items()} == {
+            name: array.tobytes() for name, array in after.items()
+        }
+    sampler: Any = buffer.sampler
+    assert sampler.seen == [0, 0, 2, 2, 4, 4, 6, 6, 6, 6]
+    buffer.extend(NOW + 6, ACTION + 7, torch.ones(2), NOW + 9)
+    assert buffer.read([4, 5, 6]).next_observation[:, 0].tolist() == [6, 6, 9]
+
+
 def test_a_sampler_reads_rows_through_the_host() -> None:
     buffer = filled(sampler=ReadingSampler())
+    assert buffer.sampler.seen == [0, 1, 2]
     buffer.load_state_dict(buffer.state_dict())
     assert buffer.sampler.seen[-3:] == [0, 1, 2]
     rows = buffer.sampler.anchors.read(np.arange(2))
