@@ -54,6 +54,19 @@ def test_nothing_is_ended_if_the_journal_fails(tmp_path: pathlib.Path, monkeypat
 
 
 @FAMILIES
+@pytest.mark.parametrize("is_named", [False, True])
+def test_torn_groups_are_given_up_in_their_order(make: Any, is_named: bool) -> None:
+    buffer, ids = make(groups=relive.Groups(2)), [f"g{number}" for number in range(12)]
+    for group_id in ids:
+        add(buffer, group_id=group_id, agent_id=f"of {group_id}")
+    if is_named:
+        assert buffer._queue.give_up([*reversed(ids), "unknown"]) == 12
+    else:
+        buffer.abort_open_episodes()
+    assert list(buffer.get_drops()["straggler"]) == [f"of {group_id}" for group_id in ids]
+
+
+@FAMILIES
 def test_a_journal_attached_later_records_it_too(make: Any, tmp_path: pathlib.Path) -> None:
     buffer = make(groups=relive.Groups(2), redeliver=True)
     with opened(tmp_path / "log") as log:

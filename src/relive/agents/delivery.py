@@ -1,7 +1,7 @@
 """Delivery: the calls of a buffer for asynchronous actors and learners that wait, each with a plain form.
 
 Deciding and waiting are separate, as in the buffer: an awaited call waits for its turn, then takes, without awaiting in
-between. What is decided is the queue's.
+between. The queue decides.
 
 Learners are served first come, first served. But while a learner with a `max_lag` waits, episodes that are too old for
 it go to later callers, and fresh ones are kept for it. So no caller waits for episodes that only others can use.

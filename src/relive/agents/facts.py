@@ -69,7 +69,7 @@ class EpisodeFacts:
 
     @property
     def own_keys(self) -> range:
-        """Them, which needs no memory."""
+        """The same keys, without an array."""
         return range(self.first_key, self.first_key + len(self.mismatches) * self.key_step, self.key_step)
 
     @property

@@ -363,9 +363,8 @@ class Ledger:
 
     def abandon(self, group_ids: Iterable[str]) -> None:
         """Give up those of the groups that are not complete."""
-        if self.groups is not None:
-            for group_id in set(self.groups.gathering).intersection(group_ids):
-                self.drop(self.groups.gathering[group_id], "straggler")
+        for group in self._gathering_among(group_ids):
+            self.drop(group, "straggler")
 
     # Questions.
 
@@ -376,8 +375,7 @@ class Ledger:
 
     def first_in(self, group_ids: Iterable[str]) -> list[str]:
         """Return the id of the first episode that waits in each of the groups that are not complete, if any does."""
-        found = [] if self.groups is None else [self.groups.gathering[group_id] for group_id in group_ids]
-        return [group.episodes[0].episode_id for group in found if group.episodes]
+        return [group.episodes[0].episode_id for group in self._gathering_among(group_ids) if group.episodes]
 
     def unit_of(self, episode: Episode) -> units.Unit | None:
         """Return the group of a stored episode, or its own unit, which it has only while it waits or is delivered."""
@@ -440,6 +438,11 @@ class Ledger:
         self.places.begin(None if version is None else 0, self.places.running + len(held))
 
     # Parts.
+
+    def _gathering_among(self, group_ids: Iterable[str]) -> list[units.GroupUnit]:
+        """Return those of the groups that are not complete, in the order in which they began."""
+        groups, wanted = self.groups, set(group_ids)
+        return [] if groups is None else [group for key, group in groups.gathering.items() if key in wanted]
 
     def _stored(self, store: Store, episode_ids: Iterable[str]) -> list[Episode]:
         found = [store.find(episode_id) for episode_id in episode_ids]

@@ -302,14 +302,16 @@ class LearnerQueue:
         self._waiters.wake_learner()
 
     def abandon(self, group_ids: Iterable[str]) -> None:
-        """Give up those of the groups that are not complete; `write` has told the journal."""
+        """Give up those of the groups that are not complete; the caller has written that to the journal."""
         if self.known is not None:
             self.known.abandon(group_ids)
 
     def give_up(self, group_ids: Iterable[str]) -> int:
         """Give up those of the groups that are not complete and hold places, and return how many there were."""
-        torn = {*self.gathering()}.intersection(group_ids)
-        ids = self.known.first_in(torn) if self.known is not None else []
+        if self.known is None:
+            return 0
+        self.known.pass_time()
+        ids = self.known.first_in(group_ids)
         if ids:
             self.reject(ids, "straggler")
         return len(ids)

@@ -4,7 +4,7 @@ import copy
 import pathlib
 import random
 import shutil
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,6 +106,12 @@ def added(
     return token_journal.ADD, (names, sizes, columns | changes, *extras, first_key)
 
 
+def of_zeros(episode_id: str, count: int) -> tuple[int, Any]:
+    """Return the record of an episode of so many tokens."""
+    columns: Any = {name: np.zeros(count, each.dtype) for name, each in added()[1][2].items()}
+    return added(names=(episode_id, *NAMES[1:]), lengths=ONE * count, advantages=np.zeros(count), **columns)
+
+
 def updated(keys: Any = ONE - 1, lengths: Any = ONE + 1, stale: Any = 0, **values: Any) -> tuple[int, Any]:
     return token_journal.UPDATE, (keys, lengths, values, stale)
 
@@ -183,16 +189,8 @@ CANNOT = "which cannot be with "
         ([added(tokens=3)], "has other columns than the buffer$"),
         ([added(more=np.zeros(2))], "has other columns than the buffer$"),
         ([added(weight=(0.0, 1.0))], "has other columns than the buffer$"),
-        (
-            [
-                added(
-                    lengths=ONE * 200,
-                    advantages=np.zeros(200),
-                    **cast(Any, {name: np.zeros(200, each.dtype) for name, each in added()[1][2].items()}),
-                )
-            ],
-            "adds an invalid episode: lengths must sum to at most max_values = 150, got 200$",
-        ),
+        ([of_zeros("e", 200)], "adds an invalid episode: lengths must sum to at most max_values = 150, got 200$"),
+        ([of_zeros("e", 100), of_zeros("f", 51)], "adds an invalid episode: there is no room for it$"),
         ([added(advantages=np.zeros(3))], "has other columns than the buffer$"),
         ([added(first_key=1)], "adds an invalid episode: there is no room for it$"),
         ([added(first_key=-1)], f"calls add, {CANNOT}-1$"),

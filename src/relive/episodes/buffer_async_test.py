@@ -85,6 +85,38 @@ async def test_a_block_survives_clear_and_close() -> None:
     buffer.check()
 
 
+class Watched(Buffer):
+    """A subclass that notes each start and end."""
+
+    seen: list[str]
+
+    def start_episode_nowait(self, agent_id: str, **options: Any) -> str:
+        self.seen.append(f"start {agent_id}")
+        return super().start_episode_nowait(agent_id, **options)
+
+    def end_episode_nowait(self, episode_id: str, final_observation: Any, status: Any = "COMPLETED") -> None:
+        self.seen.append(f"end {final_observation}")
+        super().end_episode_nowait(episode_id, final_observation, status)
+
+
+@pytest.mark.parametrize("is_journaled", [False, True])
+async def test_awaited_calls_make_the_plain_ones_once(is_journaled: bool, tmp_path: pathlib.Path) -> None:
+    buffer = Watched()
+    buffer.seen = []
+    with relive.Journal(tmp_path / "log") as log:
+        if is_journaled:
+            buffer.attach(log)
+        await buffer.end_episode(await buffer.start_episode("a"), 1)
+        async with buffer.episode("b") as writer:
+            await writer.end(2)
+        with buffer.episode_nowait("c") as plain:
+            plain.end(3)
+        with pytest.raises(errors.UnknownEpisodeError, match="^episode x not found$"):
+            await buffer.end_episode("x", 4)
+        buffer.detach()
+    assert buffer.seen == ["start a", "end 1", "start b", "end 2", "start c", "end 3", "end 4"]
+
+
 # Waiting to sample.
 
 

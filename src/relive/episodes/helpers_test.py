@@ -44,7 +44,7 @@ def make_tokens(**settings: Any) -> relive.TokenReplayBuffer:
 def add(buffer: Any, **described: Any) -> None:
     """Add an episode of one step to a buffer of episodes or of tokens."""
     if isinstance(buffer, relive.TokenReplayBuffer):
-        buffer.add_episode([token_episode_test.step_of([1], [2])], agent_id="a", **described)
+        buffer.add_episode([token_episode_test.step_of([1], [2])], **{"agent_id": "a", **described})
     else:
         live(buffer, **described)
 

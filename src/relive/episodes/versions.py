@@ -83,8 +83,8 @@ class VersionCounts:
     {6: 1, 7: 1}
 
     Attributes:
-        all: The transitions of all versions, and of none.
-        pools: Them, as ALL, and those of each version.
+        all: The transitions of all versions, and those of unknown version.
+        pools: The transitions by version; under ALL, all of them.
         known: The versions, the oldest first.
     """
 

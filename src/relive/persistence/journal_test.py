@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 import contextlib
 import errno
 import gc
+import io
 import os
 import pathlib
 import threading
@@ -560,6 +561,29 @@ def test_a_half_made_segment_stops_the_journal(tmp_path: pathlib.Path, monkeypat
             log._append(1, b"")
     log.close()
     assert [record.kind for record in journal_reader.records(tmp_path / "log")] == [0, 1, 0]
+
+
+class Reporting(io.FileIO):
+    """A file of which the system reports an error when it is closed, as that of a network may."""
+
+    def close(self) -> None:
+        was_open = not self.closed
+        super().close()
+        if was_open:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+def test_an_error_of_closing_a_synced_segment_is_ignored(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(io, "FileIO", Reporting)
+    log = begun(tmp_path / "log", fsync="always", segment_bytes=1)
+    for _ in range(3):
+        log._append(1, b"x" * 60)
+    log.close()
+    assert segments(tmp_path / "log") == [0, 2, 4]
+    relive.Journal(tmp_path / "log").close()  # It is not locked.
+    assert payloads(tmp_path / "log") == [b"x" * 60] * 3
 
 
 def test_a_base_that_cannot_be_written_leaves_the_old_segment(tmp_path: pathlib.Path) -> None:
