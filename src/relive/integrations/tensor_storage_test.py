@@ -615,7 +615,7 @@ class ReadingSampler(relive.UniformSampler):
         self.seen = [*self.seen, *self.anchors.read(slots, ("action",))["action"].tolist()]
 
 
-class FailingSampler(ReadingSampler):
+class SamplerThatFails(ReadingSampler):
     """Raises once it has read the row of a certain action."""
 
     def _added(self, slots: Ints) -> None:
@@ -628,7 +628,7 @@ class FailingSampler(ReadingSampler):
 def test_hooks_see_new_rows_and_take_them_back(shared: Collection[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_storage, "_SHARED", shared)
     buffer = relive.RingReplayBuffer(
-        4, storage=relive_torch.TensorStorage(VECTOR, 4), streams=2, sampler=FailingSampler(), seed=0
+        4, storage=relive_torch.TensorStorage(VECTOR, 4), streams=2, sampler=SamplerThatFails(), seed=0
     )
     for number in range(0, 6, 2):
         buffer.extend(NOW + number, ACTION + number, torch.ones(2), NOW + number + 2, streams=[1, 0])
