@@ -43,7 +43,8 @@ class FleetQueue:
     def __init__(
         self, shards: membership.Membership, draws: draws.Draws, rng: np.random.Generator, kind: queue_lib.Kind
     ) -> None:
-        self._shards, self._draws, self._rng, self._kind = shards, draws, rng, kind
+        self._shards, self._draws, self._rng = shards, draws, rng
+        self._kind: queue_lib.Kind = kind
         self._name, self._number, self._news = os.urandom(16), 0, 0
         self._kept: dict[int, int] = {}
         self._ready: dict[int, int] = {}

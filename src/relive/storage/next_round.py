@@ -127,7 +127,7 @@ def appender(
                 seen[begins] = final[begins]
             if these != finals:
                 return None
-        found_same: list[int] = same if type(same) is list else same.tolist()
+        found_same: list[int] = same if isinstance(same, list) else same.tolist()
         return found_same
 
     def found_out(streams: arrays.Ints, same: list[int], num_ends: int) -> Written:

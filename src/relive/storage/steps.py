@@ -61,20 +61,25 @@ class Remote(Protocol):
 
     def encode_step(self, stream: int, given: encoding.Given, terminated: Any, truncated: Any) -> encoding.Steps:
         """Return the step that the arguments of `add` describe."""
+        ...
 
     def encode_round(
         self, streams: arrays_lib.Ints, given: encoding.Given, terminated: Any, truncated: Any
     ) -> encoding.Steps:
         """Return the steps that the arguments of `extend` describe."""
+        ...
 
     def encode_run(self, streams: arrays_lib.Ints, events: Any, given: encoding.Given) -> encoding.Steps:
         """Return the consecutive steps of one stream that the arguments of `add_steps` describe."""
+        ...
 
     def read_window(self, window: Any, store: "StepStore", slots: arrays_lib.Ints, *weighted: arrays_lib.Floats) -> Any:
         """Return what `window` reads of the rows in `slots` [B], as a batch of values."""
+        ...
 
     def refused(self, call: str) -> errors.ArgumentError:
         """Return the error for a call that takes only values in numpy."""
+        ...
 
 
 def _read_row_by_row(schema: schema_lib.Schema) -> None:

@@ -208,7 +208,8 @@ class VectorRecorder(vector.VectorWrapper):
             said = f"env must reset by {self._mode.name}, but environment {row}"
             if not is_step[row]:
                 raise errors.ArgumentError(f"{said} goes on in the step after an end")
-            name, final = recording.final_observation(dict(zip(recording.FINALS, values, strict=True)).get)
+            of_row: dict[str, Any] = dict(zip(recording.FINALS, values, strict=True))
+            name, final = recording.final_observation(of_row.get)
             if (final is not None) is not has_finals:
                 raise errors.ArgumentError(f"{said} gives {'no' if final is None else 'a'} {name!r}")
             finals[row] = final
