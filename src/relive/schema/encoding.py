@@ -356,12 +356,13 @@ def _rows_encoder(encoder: Encoder) -> Callable[..., tuple[Row, Row | None]]:
             if number != count:
                 shapes = [(count, *shape) for shape in both.shapes]
                 known = number, expected = count, [*zip(shapes, both.dtypes, strict=True)]
-            is_cast = not both.checked
-            for value, (shape, dtype) in zip(values, expected, strict=True):
-                if type(value) is not array_type or value.dtype is not dtype or value.shape != shape:
-                    is_cast = False
-                    break
-            columns = values if is_cast else [*both.cast(values, (count,)).values()]
+            if both.checked:
+                columns = [*both.cast(values, (count,)).values()]
+            else:
+                for i, (value, (shape, dtype)) in enumerate(zip(values, expected, strict=True)):
+                    if type(value) is not array_type or value.dtype is not dtype or value.shape != shape:
+                        values[i] = casting.cast_exact(both.names[i], value, shape, dtype, both.are_rewards[i])
+                columns = values
         rewards = columns[reward_place]
         if not float(vdot(rewards, rewards)) <= largest:  # Its method `dot` warns of an overflow.
             require_finite(rewards)
