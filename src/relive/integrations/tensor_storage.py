@@ -15,7 +15,7 @@ splices, links, n-step sums and priorities are those of any store, and what a wi
              device   one gather for a field
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 import dataclasses
 import functools
 import math
@@ -191,12 +191,8 @@ class TensorStorage:
             SchemaError: A column is missing, or does not fit its field.
         """
         self._require_own_process()
-        validation.require_instance("rows", rows, Mapping)
-        shape, values = np.shape(slots), dict[str, arrays.Array]()
-        for path, field in self._schema.fields.items():
-            if path not in rows:
-                raise errors.SchemaError(f"{path} is missing: rows must hold every column")
-            values[path] = casting.cast_exact(path, rows[path], shape + field.shape, field.dtype)
+        shape = np.shape(slots)
+        values = memory.checked_rows(self._schema, shape, rows)
         fields = self._places.schema.fields
         blank = {path: np.zeros(shape + field.shape, field.dtype) for path, field in fields.items()}
         self._places.write(slots, {**blank, "reward": values["reward"]})

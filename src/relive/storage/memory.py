@@ -73,6 +73,22 @@ class Storage(Protocol):
         ...
 
 
+def checked_rows(schema: schema_lib.Schema, shape: tuple[int, ...], rows: Rows) -> dict[str, Array]:
+    """Return the columns of rows for slots of that shape, each of shape + its field's, in the dtypes of the schema.
+
+    Raises:
+        ArgumentTypeError: `rows` is not a mapping.
+        SchemaError: A column is missing, or does not fit its field.
+    """
+    validation.require_instance("rows", rows, Mapping)
+    columns: dict[str, Array] = {}
+    for path, field in schema.fields.items():
+        if path not in rows:
+            raise errors.SchemaError(f"{path} is missing: rows must hold every column")
+        columns[path] = casting.cast_exact(path, rows[path], shape + field.shape, field.dtype)
+    return columns
+
+
 def check_members(storage: object) -> None:
     """Raise ArgumentTypeError if `storage` lacks members of Storage, or is a class."""
     if isinstance(storage, type) or not all(hasattr(storage, name) for name in ("capacity", "schema", "read", "write")):
@@ -234,13 +250,7 @@ class ColumnStorage(arrays.Derived):
             SchemaError: A column is missing, or does not fit its field.
         """
         slots = self._checked(slots)
-        validation.require_instance("rows", rows, Mapping)
-        shape = np.shape(slots)
-        values: dict[str, Array] = {}
-        for path, field in self._schema.fields.items():
-            if path not in rows:
-                raise errors.SchemaError(f"{path} is missing: rows must hold every column")
-            values[path] = casting.cast_exact(path, rows[path], shape + field.shape, field.dtype)
+        values = checked_rows(self._schema, np.shape(slots), rows)
         if not self._is_ready:
             self._prepare()
         for path, column in self._columns.items():
