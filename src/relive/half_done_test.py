@@ -419,8 +419,8 @@ for t in range(3_000):
     except MemoryError:
         num_failed += 1
         assert len(buffer) == t
-        buffer.check()
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        buffer.check()
         buffer.add(*step, truncated=True)
 batch = buffer.read(np.arange(3_000))
 assert (batch.next_observation[:, 0] == 2 * np.arange(3_000) + 1).all()
