@@ -13,7 +13,7 @@ import relive
 from relive.cli import command_line
 from relive.cli import saved
 from relive.cli import saved_examples_test as examples
-from relive.persistence import places
+from relive.persistence import inspect
 
 PATIENCE = 60.0
 
@@ -128,14 +128,14 @@ def test_an_error_that_ends_a_command_is_one_line(
 def test_ctrl_c_while_something_is_read_is_one_line(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(path: str) -> places.Kind:
+    def interrupt(path: str) -> inspect.Kind:
         signal.raise_signal(signal.SIGINT)
         raise AssertionError
 
     if command == "convert":
         pytest.importorskip("pyarrow")
     examples.prioritized().save("replay")
-    monkeypatch.setattr(places, "kind_of", interrupt)
+    monkeypatch.setattr(inspect, "kind_of", interrupt)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # In the background a shell ignores it.
     try:
         assert exit_code(command, "replay", *(["steps.parquet"] if command == "convert" else [])) == 130

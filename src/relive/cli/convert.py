@@ -25,7 +25,6 @@ from relive.common import imports
 from relive.persistence import checkpoint
 from relive.persistence import files
 from relive.persistence import inspect
-from relive.persistence import places
 from relive.persistence import settings as settings_lib
 from relive.persistence import state
 
@@ -79,8 +78,8 @@ def _kind_of_source(options: argparse.Namespace) -> Kind:
     """Return the kind of FROM, by its content and not by its name."""
     if options.source.startswith(_MINARI):
         return Kind.MINARI
-    found = places.kind_of(files.absolute("FROM", options.source, files.ANY))
-    return Kind.PARQUET if found is places.Kind.PARQUET else Kind.CHECKPOINT
+    found = inspect.kind_of(files.absolute("FROM", options.source, files.ANY))
+    return Kind.PARQUET if found is inspect.Kind.PARQUET else Kind.CHECKPOINT
 
 
 def _kind_of_target(options: argparse.Namespace) -> Kind:
@@ -119,7 +118,7 @@ def _check_target(options: argparse.Namespace, target: Kind) -> None:
         raise errors.ArgumentError(f"{label} cannot be made: {files.named(os.path.dirname(path))} is not a directory")
     if not options.overwrite and os.path.lexists(path):
         raise errors.ArgumentError(f"{label} exists: name another path, or pass --overwrite")
-    older = places.older(path) if target is Kind.CHECKPOINT else []
+    older = checkpoint.kept(path) if target is Kind.CHECKPOINT else []
     if older:
         names = ", ".join(os.path.basename(each) for each in older)
         raise errors.CheckpointError(f"{label} has older ones beside it, which would be lost: move {names} away first")
@@ -168,7 +167,7 @@ def _saved(path: str, show: state.Progress | None) -> AnyBuffer:
     Raises:
         CheckpointError: There is none, or it is broken, or not one of columns.
     """
-    if places.kind_of_buffer(path) is places.Kind.JOURNAL:
+    if inspect.kind_of_buffer(path) is inspect.Kind.JOURNAL:
         found = inspect.examine(path, show)
         buffer, reason = found.buffer, "; ".join(found.faults) or found.reason
     else:

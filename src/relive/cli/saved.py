@@ -11,7 +11,6 @@ from relive.cli import formatting
 from relive.cli import terminal
 from relive.persistence import files
 from relive.persistence import inspect as inspect_lib
-from relive.persistence import places
 
 
 def inspect(options: argparse.Namespace) -> int:
@@ -64,7 +63,7 @@ def verify(options: argparse.Namespace) -> int:
 
 def _described(found: inspect_lib.Examination) -> str:
     """Return what was looked at, and what was made of it."""
-    if found.kind is places.Kind.CHECKPOINT:
+    if found.kind is inspect_lib.Kind.CHECKPOINT:
         words = f"a checkpoint of {formatting.counted(len(found.members), 'array')}"
     elif found.findings is not None:
         records, segments = found.findings.num_records, found.findings.num_segments

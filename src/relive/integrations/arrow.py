@@ -31,9 +31,9 @@ from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.integrations import step_columns
+from relive.persistence import checkpoint
 from relive.persistence import dtypes
 from relive.persistence import files
-from relive.persistence import places
 from relive.persistence import settings
 from relive.persistence import state
 from relive.schema import schema as schema_lib
@@ -368,7 +368,8 @@ def _opened(path: Path) -> Iterator[tuple[str, Description, parquet.ParquetFile]
     label = files.named(place)
     if not os.path.isfile(place):  # A pipe would be waited for.
         raise errors.CheckpointError(f"{label} {'is not a file' if os.path.lexists(place) else 'does not exist'}")
-    places.refuse_foreign(place)
+    with files.opened(place) as file, files.raising(place, "cannot be read"):
+        checkpoint.refuse_foreign(label, file.read(checkpoint.HEAD_BYTES))
     with contextlib.ExitStack() as stack:
         with _refusing(errors.CheckpointError, f"{label} is not a Parquet file, or was cut"):
             file = stack.enter_context(parquet.ParquetFile(place, page_checksum_verification=True))
@@ -414,7 +415,7 @@ def _described(kind: Any, num_steps: int) -> Description:
     """
     if _KEY not in (kind.metadata or {}):
         is_ours = kind.names[: len(_MARKS)] == list(_MARKS)
-        remedy = "cast(arrow.to_batches(buffer).schema) restores them" if is_ours else places.FOREIGN
+        remedy = "cast(arrow.to_batches(buffer).schema) restores them" if is_ours else checkpoint.FOREIGN
         raise errors.CheckpointError(f"it has no metadata of relive: {remedy}")
     said = state.StateReader(dtypes.read_json(kind.metadata[_KEY].decode(errors="replace")), {})
     said.one_of("format", _FORMAT)

@@ -150,8 +150,7 @@ def members_of(file: BinaryIO, label: str) -> dict[str, Found]:
 def contents(file: BinaryIO, found: Found, label: str) -> bytes:
     """Return the contents of a member."""
     raw = _read(file, found.start, found.size, label)
-    if zlib.crc32(raw) != found.crc32:
-        raise errors.CheckpointError(f"{label} was changed: its CRC-32 must be {found.crc32}, got {zlib.crc32(raw)}")
+    npy.check_crc32(label, found.crc32, zlib.crc32(raw))
     return raw
 
 
@@ -245,13 +244,11 @@ def _from_64(extra: bytes, named: str, *values: int) -> tuple[int, ...]:
 
 def _read(file: BinaryIO, start: int, count: int, label: str) -> bytes:
     """Return so many bytes from a place on."""
-    raw = b""
+    raw = bytearray(count)
     file.seek(start)
-    while len(raw) < count and (piece := file.read(count - len(raw))):
-        raw += piece
-    if len(raw) < count:
+    if not files.read_into(file, memoryview(raw)):
         raise errors.CheckpointError(f"{label} ends early")
-    return raw
+    return bytes(raw)
 
 
 def label_of(label: str, name: str) -> str:

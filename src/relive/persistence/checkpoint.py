@@ -84,7 +84,9 @@ def save(state: state_lib.State, path: Path, *, keep: int = 1, progress: state_l
             for member in members:
                 writer.add(member.file, member.size, npy.parts_of(member, columns[member.name]))
             writer.end()
-        _delete_older(path, keep)
+        for place in reversed(kept(path, keep)):
+            with contextlib.suppress(OSError):
+                os.unlink(place)
 
 
 def _keep_older(path: str, keep: int) -> None:
@@ -106,16 +108,6 @@ def _keep_older(path: str, keep: int) -> None:
         files_lib.fsync_directory(os.path.dirname(path))
 
 
-def _delete_older(path: str, keep: int) -> None:
-    """Delete the older ones that are too many, up to what others wrote; what cannot be deleted is left."""
-    places: list[str] = []
-    with contextlib.suppress(errors.CheckpointError, OSError):
-        places.extend(older(path, keep))
-    for place in reversed(places):
-        with contextlib.suppress(OSError):
-            os.unlink(place)
-
-
 def older(path: str, number: int = 1) -> Iterator[str]:
     """Yield the older archives of that name, from that number on, up to something foreign: CheckpointError."""
     while is_ours(place := f"{path}.{number}"):
@@ -123,6 +115,14 @@ def older(path: str, number: int = 1) -> Iterator[str]:
             raise errors.CheckpointError(f"{files_lib.named(place)} was saved by that name: name another path")
         yield place
         number += 1
+
+
+def kept(path: str, number: int = 1) -> list[str]:
+    """Return the older archives of that name, newest first, from that number on, up to something foreign."""
+    found: list[str] = []
+    with contextlib.suppress(errors.CheckpointError, OSError):
+        found.extend(older(path, number))
+    return found
 
 
 def is_ours(path: str) -> bool:

@@ -563,12 +563,16 @@ def test_a_file_that_the_system_cannot_read_is_an_error(
     left = passing
 
     class Broken(io.FileIO):
-        def read(self, size: int | None = -1) -> bytes:
+        def readinto(self, buffer: Any, /) -> int | None:
             nonlocal left
             left -= 1
             if left < 0:
                 raise OSError(errno.EIO, "broken")
-            return super().read(-1 if size is None else size)
+            return super().readinto(buffer)
+
+        def read(self, size: int | None = -1, /) -> bytes:
+            content = bytearray(4096 if size is None else size)
+            return bytes(content[: self.readinto(content)])
 
     @contextlib.contextmanager
     def opened(path: str) -> Iterator[io.FileIO]:

@@ -79,6 +79,16 @@ def num_bytes(path: str) -> int:
     return total
 
 
+def read_into(file: BinaryIO, memory: memoryview) -> bool:
+    """Fill memory from a file, and return whether it had that many bytes."""
+    while memory:  # The system may read only part of it at a time.
+        count = file.readinto(memory)  # type: ignore[attr-defined]
+        if not count:
+            return False
+        memory = memory[count:]
+    return True
+
+
 def fsync_file(descriptor: int) -> None:
     """Sync a file to disk, with F_FULLFSYNC where needed (macOS)."""
     fcntl = module("fcntl")

@@ -1,10 +1,11 @@
-"""Loads, verifies, repairs and summarizes anything that relive has saved.
+"""Tells what relive has saved at a path, and loads, verifies, repairs and summarizes it.
 
 Memory maps and Parquet files hold no buffer.
 """
 
 from collections.abc import Callable
 import dataclasses
+import enum
 import math
 import os
 from typing import Any
@@ -19,7 +20,6 @@ from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import manifest
 from relive.persistence import npy
-from relive.persistence import places
 from relive.persistence import recover
 from relive.persistence import registry
 from relive.persistence import repair as repair_lib
@@ -29,6 +29,67 @@ from relive.persistence import state as state_lib
 memmap: Any = imports.lazy_module("relive.storage.memmap")
 tokens: Any = imports.lazy_module("relive.agents.tokens")
 _REMEDY = "import its module"
+_MAP_MANIFEST = "storage.json"
+_PARQUET = b"PAR1"
+"""How a Parquet file begins and ends."""
+_STEPS_ALONE = "holds steps and no buffer: relive.integrations.arrow.add_parquet adds them to one"
+_MOST_NAMED = 3
+
+
+class Kind(enum.Enum):
+    """The kinds of things that relive writes."""
+
+    CHECKPOINT = "checkpoint"
+    JOURNAL = "journal"
+    MAP = "memory map"
+    PARQUET = "Parquet file"
+
+
+def kind_of(path: str) -> Kind:
+    """Return the kind of what is at an absolute path, by how files begin and how those in a directory are named.
+
+    CheckpointError says what is there, and what to do, if relive did not write it.
+    """
+    label = files.named(path)
+    if not os.path.isdir(path):
+        with files.opened(path) as file, files.raising(path, "cannot be read"):
+            head = file.read(checkpoint.HEAD_BYTES)
+        if checkpoint.begins(head):
+            return Kind.CHECKPOINT
+        if head.startswith(_PARQUET):
+            return Kind.PARQUET
+        if is_of_journal(os.path.basename(path)):
+            raise errors.CheckpointError(f"{label} is a part of a journal: name the directory that it is in")
+        checkpoint.refuse_foreign(label, head)
+        raise errors.CheckpointError(f"{label} is not a checkpoint")
+    with files.raising(path, "cannot be read"), files.Directory(path, follow=True) as directory:
+        names = sorted(directory.names())
+    if names == [journal_reader.CHECKPOINT] or any(is_of_journal(name) for name in names):
+        return Kind.JOURNAL
+    if _MAP_MANIFEST in names:
+        return Kind.MAP
+    if not names:
+        raise errors.CheckpointError(f"{label} is empty: neither a checkpoint nor a journal")
+    if checkpoint.MANIFEST in names:
+        raise errors.CheckpointError(f"{label} is a directory, {checkpoint.rule_of_directory(path)}")
+    held = ", ".join(f"{name!a}" for name in names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+    raise errors.CheckpointError(f"{label} is neither a checkpoint nor a journal: it holds {held}")
+
+
+def kind_of_buffer(path: str) -> Kind:
+    """Return the `kind_of` what is at a path; raise CheckpointError unless it is a checkpoint or a journal."""
+    kind, label = kind_of(path), files.named(path)
+    if kind is Kind.MAP:
+        remedy = f"load its checkpoint with storage=relive.MemmapStorage({path!r})"
+        raise errors.CheckpointError(f"{label} is a memory map, which holds rows and no buffer: {remedy}")
+    if kind is Kind.PARQUET:
+        raise errors.CheckpointError(f"{label} is a Parquet file, which {_STEPS_ALONE}")
+    return kind
+
+
+def is_of_journal(name: str) -> bool:
+    """Return whether a file of that name is part of a journal, or was set aside."""
+    return journal_reader.NAME.fullmatch(name) is not None
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -36,7 +97,7 @@ class Examination:
     """The result of examining a path."""
 
     path: str
-    kind: places.Kind
+    kind: Kind
     version: int = 1
     """The version of its format."""
     values: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -58,7 +119,7 @@ class Examination:
     def notes(self) -> list[str]:
         """Further notes, one line each."""
         lines = [f"not loaded: {self.reason}"] if self.reason else []
-        older = [files.named(each) for each in places.older(self.path)]
+        older = [files.named(each) for each in checkpoint.kept(self.path)]
         if older:
             lines.append(f"older ones: {', '.join(older)}")
         if self.findings is not None:
@@ -137,7 +198,7 @@ def load(
     """
     path = files.absolute("path", path, files.ANY)
     given: dict[str, Any] = {"codec": codec, "progress": progress, **instead}
-    if places.kind_of_buffer(path) is places.Kind.JOURNAL:
+    if kind_of_buffer(path) is Kind.JOURNAL:
         return recover.recover(path, **given)
     values, _ = checkpoint.read_manifest(path)
     kind: Any = checkpointable.class_of(values, _REMEDY)
@@ -195,7 +256,7 @@ def repair(
     drop_damaged = validation.boolean("drop_damaged", drop_damaged)
     state_lib.check_progress(progress)
     path = files.absolute("path", path, files.ANY)
-    if places.kind_of_buffer(path) is places.Kind.CHECKPOINT:
+    if kind_of_buffer(path) is Kind.CHECKPOINT:
         rule = "a crash leaves the old one or the new one, and relive verify tells whether it is whole"
         raise errors.CheckpointError(f"{files.named(path)} is a checkpoint, which needs no repair: {rule}")
     broken = _base_faults(path, progress)
@@ -239,7 +300,7 @@ def summary(path: str | os.PathLike[str], *, progress: state_lib.Progress | None
 def examine(path: str, progress: state_lib.Progress | None = None) -> Examination:
     """Read everything at an absolute path, and return the result; raise errors as `summary` does."""
     state_lib.check_progress(progress)
-    found = Examination(path=path, kind=places.kind_of(path))
+    found = Examination(path=path, kind=kind_of(path))
     _EXAMINERS[found.kind](found, progress)
     return found
 
@@ -287,18 +348,18 @@ def _read_map(found: Examination, progress: state_lib.Progress | None) -> None:
 
 
 def _read_parquet(found: Examination, progress: state_lib.Progress | None) -> None:
-    found.reason = f"it {places.STEPS_ALONE}"
+    found.reason = f"it {_STEPS_ALONE}"
     with files.raising(found.path, "cannot be read"), open(found.path, "rb") as file:
-        file.seek(-len(places.PARQUET), os.SEEK_END)
-        if file.read() != places.PARQUET:
+        file.seek(-len(_PARQUET), os.SEEK_END)
+        if file.read() != _PARQUET:
             found.faults = [f"{files.named(found.path)} was cut: it does not end like a Parquet file"]
 
 
-_EXAMINERS: dict[places.Kind, Callable[[Examination, state_lib.Progress | None], None]] = {
-    places.Kind.CHECKPOINT: _read_checkpoint,
-    places.Kind.JOURNAL: _read_journal,
-    places.Kind.MAP: _read_map,
-    places.Kind.PARQUET: _read_parquet,
+_EXAMINERS: dict[Kind, Callable[[Examination, state_lib.Progress | None], None]] = {
+    Kind.CHECKPOINT: _read_checkpoint,
+    Kind.JOURNAL: _read_journal,
+    Kind.MAP: _read_map,
+    Kind.PARQUET: _read_parquet,
 }
 
 

@@ -20,7 +20,6 @@ from relive.cli import saved_examples_test as examples
 from relive.persistence import archive_test
 from relive.persistence import checkpoint
 from relive.persistence import inspect
-from relive.persistence import places
 from relive.persistence import posix_test
 from relive.persistence import state as state_lib
 from relive.testing import zoo
@@ -412,8 +411,8 @@ def test_what_was_saved_is_told_apart(saved: pathlib.Path) -> None:
     examples.journal(saved.parent / "journal")
     (saved.parent / "new" / "base").mkdir(parents=True)
     for name in ("journal", "new"):
-        assert places.kind_of(str(saved.parent / name)) is places.Kind.JOURNAL
-    assert places.kind_of(str(saved)) is places.Kind.CHECKPOINT
+        assert inspect.kind_of(str(saved.parent / name)) is inspect.Kind.JOURNAL
+    assert inspect.kind_of(str(saved)) is inspect.Kind.CHECKPOINT
 
 
 @pytest.mark.parametrize(
@@ -438,7 +437,7 @@ def test_what_is_something_else_is_named(tmp_path: pathlib.Path, made: str | Non
         (tmp_path / made).parent.mkdir(exist_ok=True)
         (tmp_path / made).touch()
     with pytest.raises(relive.CheckpointError, match=message):
-        places.kind_of_buffer(str(tmp_path / typed))
+        inspect.kind_of_buffer(str(tmp_path / typed))
 
 
 @pytest.mark.parametrize(
@@ -450,41 +449,41 @@ def test_a_file_of_another_library_names_the_page(beginning: bytes, form: str, t
     path.write_bytes(beginning)
     rule = f"/steps is {form} and not of relive: docs/guides/my_file.md tells how to read files of other libraries$"
     with pytest.raises(relive.CheckpointError, match=rule):
-        places.kind_of(str(path))
+        inspect.kind_of(str(path))
 
 
 def test_a_parquet_file_is_told_by_its_first_bytes(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "steps"
     path.write_bytes(b"PAR1...")
-    assert places.kind_of(str(path)) is places.Kind.PARQUET
+    assert inspect.kind_of(str(path)) is inspect.Kind.PARQUET
     rule = r"is a Parquet file, which holds steps and no buffer: relive\.integrations\.arrow\.add_parquet adds them"
     with pytest.raises(relive.CheckpointError, match=rule):
         relive.load(path)
 
     monkeypatch.setattr(os, "open", posix_test.failing(errno.EACCES))
     with pytest.raises(relive.CheckpointError, match="steps cannot be read: Permission denied$"):
-        places.kind_of(str(path))
+        inspect.kind_of(str(path))
 
 
 @posix_test.PIPES
 def test_a_pipe_is_not_read(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(relive.CheckpointError, match="pipe is not a regular file$"):
-        places.kind_of(str(tmp_path / "pipe"))
+        inspect.kind_of(str(tmp_path / "pipe"))
 
 
 def test_an_empty_directory_and_one_of_much_else_are_named(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(relive.CheckpointError, match="is empty: neither a checkpoint nor a journal$"):
-        places.kind_of(str(tmp_path))
+        inspect.kind_of(str(tmp_path))
     for name in "abcd":
         (tmp_path / name).touch()
     with pytest.raises(relive.CheckpointError, match=r"it holds 'a', 'b', 'c', \.\.\.$"):
-        places.kind_of(str(tmp_path))
+        inspect.kind_of(str(tmp_path))
     monkeypatch.setattr(os, "listdir", posix_test.failing(errno.EACCES))
     with pytest.raises(relive.CheckpointError, match="cannot be read: Permission denied$"):
-        places.kind_of(str(tmp_path))
+        inspect.kind_of(str(tmp_path))
 
 
 def test_the_files_of_a_journal_are_known_by_name() -> None:
@@ -493,13 +492,13 @@ def test_the_files_of_a_journal_are_known_by_name() -> None:
         (f"segment-{7:020}.relive.damaged", True), (f"segment-{7:020}.relive.2.damaged", True),
         ("segment-7.relive", False), ("notes.damaged", False),
     ]:  # fmt: skip
-        assert places.is_of_journal(name) == is_segment
+        assert inspect.is_of_journal(name) == is_segment
 
 
 def test_older_checkpoints_are_found_until_a_number_is_missing(saved: pathlib.Path) -> None:
     buffer = examples.prioritized()
     for _ in range(3):
         buffer.save(saved, keep=3)
-    assert places.older(str(saved)) == [f"{saved}.1", f"{saved}.2"]
+    assert checkpoint.kept(str(saved)) == [f"{saved}.1", f"{saved}.2"]
     buffer.save(f"{saved}.2.1")
-    assert places.older(f"{saved}.2") == []
+    assert checkpoint.kept(f"{saved}.2") == []

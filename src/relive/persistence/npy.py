@@ -170,7 +170,7 @@ class Column:
         self._head_crc32 = self._crc32 = zlib.crc32(member.header)
         self._position = self._reported = 0
         if not self._nbytes:
-            self._check_crc32()
+            check_crc32(label, self._expected_crc32, self._crc32)
 
     def read(self, start: int, stop: int) -> arrays.Array:
         """Return the rows in [start, stop) as a new array; errors are those of `read_into`."""
@@ -198,17 +198,13 @@ class Column:
             self._file.seek(self._start + start * self._row_bytes)
             for begin in range(0, len(memory), PIECE):
                 piece = memory[begin : begin + PIECE]
-                count = self._file.readinto(piece)
-                while 0 < count < len(piece):  # The system may read only part of it at a time.
-                    more = self._file.readinto(piece[count:])
-                    count = count + more if more else 0
-                if not count:
+                if not files.read_into(self._file, piece):
                     raise errors.CheckpointError(f"{self._label} ends early")
                 crc32 = zlib.crc32(piece, crc32)
         if start == self._position:
             self._position, self._crc32 = stop, crc32
             if stop == self.shape[0]:
-                self._check_crc32()
+                check_crc32(self._label, self._expected_crc32, crc32)
             self._report(max(0, stop * self._row_bytes - self._reported))
             self._reported = max(self._reported, stop * self._row_bytes)
         if not dtypes.are_values(rows):
@@ -219,8 +215,8 @@ class Column:
         for start, stop in state.chunks(self.shape[0], self._nbytes):
             self.read(start, stop)
 
-    def _check_crc32(self) -> None:
-        if self._crc32 != self._expected_crc32:
-            raise errors.CheckpointError(
-                f"{self._label} was changed: its CRC-32 must be {self._expected_crc32}, got {self._crc32}"
-            )
+
+def check_crc32(label: str, expected: int, found: int) -> None:
+    """Raise CheckpointError if the checksum of a member is another than the expected one."""
+    if found != expected:
+        raise errors.CheckpointError(f"{label} was changed: its CRC-32 must be {expected}, got {found}")
