@@ -58,7 +58,8 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         window: Which rows make one element of a batch.
         sampler: Draws the anchors; UniformSampler if None.
         streams: Number of environments or actors that write in parallel; at most 2^19.
-        storage: Where the columns are stored; must have the same capacity. By default, arrays in memory.
+        storage: Where the columns are stored; must have the same capacity, and belong to no other buffer that is still
+            there. By default, arrays in memory.
         limiter: Decides when steps may be added and batches drawn; by default sampling needs one anchor.
         max_times_sampled: How many times an anchor may be drawn before it is retired; None for no limit.
         seed: Seed or generator for sampling; the same seed and the same calls give the same batches.

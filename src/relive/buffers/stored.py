@@ -20,6 +20,7 @@ from relive.buffers import draws
 from relive.buffers import misuse
 from relive.buffers import prefetch as prefetch_lib
 from relive.common import arrays
+from relive.common import claims
 from relive.common import imports
 from relive.common import notebook
 from relive.common import validation
@@ -100,7 +101,9 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
         window._check_room(schema if storage is None else storage.schema)
         step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
         self._gathers = prefetch_lib.PendingReads()
-        with memory.room_for("capacity", capacity, step_bytes):
+        with claims.kept_on_success(), memory.room_for("capacity", capacity, step_bytes):
+            if storage is not None:
+                claims.claim("storage", storage, self)
             rule: dict[str, Any] = {"rule": window._rule, "is_tracking": sampler.is_tracking}
             self._store = steps_lib.make_store(
                 storage, capacity, streams, check_room=window._check_room, compared_paths=window._compared_paths, **rule

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self, TypeV
 import numpy as np
 
 from relive import errors
+from relive.common import claims
 from relive.common import duplicates
 from relive.common import imports
 from relive.common import notebook
@@ -247,7 +248,8 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
             ArgumentError: As in `load`.
             CheckpointError: The state is invalid, or of another class or codec.
         """
-        return cls._loaded(state, overrides, **coded(cls, codec))._restarted()
+        with claims.kept_on_success():
+            return cls._loaded(state, overrides, **coded(cls, codec))._restarted()
 
     def state_dict(self, *, codec: "codec_lib.Codec | None" = None) -> state_lib.State:
         """Return the state of the buffer as a dict of JSON values, with arrays by name under "arrays".

@@ -11,6 +11,7 @@ import typing
 from typing import Any, TypeVar, overload
 
 from relive import errors
+from relive.common import claims
 from relive.common import validation
 from relive.persistence import checkpoint as checkpoint_lib
 from relive.persistence import checkpointable
@@ -92,7 +93,7 @@ def recover(
     path = files.absolute("path", path)
     buffer_class = _checked_class(buffer_class)
     state_lib.check_progress(progress)
-    with journal_reader.locked(path):
+    with journal_reader.locked(path), claims.kept_on_success():
         return played_back(path, checkpoint, buffer_class, codec, progress, instead, lambda note: None)
 
 
