@@ -34,7 +34,6 @@ from relive.samplers import sampler as sampler_lib
 from relive.samplers import uniform
 from relive.schema import schema as schema_lib
 from relive.storage import memory
-from relive.storage import step_table
 from relive.storage import steps as steps_lib
 from relive.storage import steps_state
 from relive.windows import batches
@@ -110,12 +109,12 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
             self._watch = misuse.Watch()
-            most = step_table.most_anchors(window._rule, capacity)
+            most = window._rule.most_anchors(capacity)
             limits = rate_limiters.Limits(
                 "capacity" if most == capacity else f"anchors in {capacity} steps",
                 most,
                 self._draws.max_times_sampled,
-                step_table.rows_per_anchor(window._rule),
+                window._rule.rows_per_anchor,
             )
             self._limited = rate_limiters.LimiterState(limiter, self._draws, limits)
             if storage is None and schema is not None:

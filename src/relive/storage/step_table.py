@@ -5,7 +5,7 @@ There are no values here: the table is the flat arrays of `kernels.append`, and 
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,24 +19,38 @@ from relive.schema import encoding
 from relive.storage import memory
 from relive.storage import steps_state
 
-Rule: TypeAlias = tuple[int, int, int, int]
-"""What a window needs of the rows: OLDER, LAG, STRIDE and PAD of `kernels.append`."""
 _FIRST_ROOM = 16
 _FEWEST_CHANGES = 1024
 _MOST_EPISODES = 1 << (63 - append.EPISODE)
 
 
-def rows_per_anchor(rule: Rule) -> int:
-    """Return how many rows there are for each anchor in the long run, at least: of the best lengths of episodes."""
-    _, lag, stride, pad = rule
-    return 1 if pad or lag <= 0 else min(lag + 1, stride)
+class Rule(NamedTuple):
+    """What a window needs of the rows; by default, one complete row."""
+
+    older: int = 0
+    """The rows before an anchor that must be stored, up to the first of its episode."""
+    lag: int = 0
+    """The complete rows that must follow an anchor."""
+    stride: int = 1
+    """Anchors are the steps of an episode that are multiples of it."""
+    pad: int = 0
+    """1 if step 0 of an episode needs no rows after it, else 0."""
+
+    @property
+    def rows_per_anchor(self) -> int:
+        """How many rows there are for each anchor in the long run, at least: of the best lengths of episodes."""
+        return 1 if self.pad or self.lag <= 0 else min(self.lag + 1, self.stride)
+
+    def most_anchors(self, rows: int) -> int:
+        """Return how many anchors there can be at once in `rows` rows, at most; that many hold a window."""
+        if self.pad or self.lag <= 0:
+            return rows
+        # The rows after the last anchor hold the rest of its window.
+        return max(rows - self.lag - 1, 0) // self.rows_per_anchor + 1
 
 
-def most_anchors(rule: Rule, rows: int) -> int:
-    """Return how many anchors there can be at once in `rows` rows, at most; that many hold a window."""
-    _, lag, _, pad = rule
-    # The rows after the last anchor hold the rest of its window.
-    return rows if pad or lag <= 0 else max(rows - lag - 1, 0) // rows_per_anchor(rule) + 1
+ONE_ROW = Rule()
+"""What a window of one row and the observation after it needs."""
 
 
 class StepTable(arrays.Derived):
@@ -57,19 +71,18 @@ class StepTable(arrays.Derived):
 
     _DERIVED: ClassVar[tuple[str, ...]] = ("rows", "views", "num_view")
 
-    def __init__(self, capacity: int, streams: int, *, rule: Rule = (0, 0, 1, 0), is_tracking: bool = False) -> None:
+    def __init__(self, capacity: int, streams: int, *, rule: Rule = ONE_ROW, is_tracking: bool = False) -> None:
         if capacity > append.MOST_ROWS:
             raise errors.ArgumentError(f"capacity must be at most {append.MOST_ROWS}, got {capacity}")
         self.capacity, self.streams, self.kernels = capacity, streams, choice.chosen()
-        older, lag, *_ = rule
         self.num: arrays.Ints = np.zeros(append.PAD + 1, np.int64)
         self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]] = rule
         self.num[append.FREE] = _FIRST_ROOM
         self.flags: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self.following: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
         self.places: arrays.Ints = np.zeros(capacity, np.int64)
-        self.back: npt.NDArray[np.int32] = np.zeros(capacity if older > 0 else 0, np.int32)
-        width = lag + 2 if lag > 0 else 0
+        self.back: npt.NDArray[np.int32] = np.zeros(capacity if rule.older > 0 else 0, np.int32)
+        width = rule.lag + 2 if rule.lag > 0 else 0
         with memory.room_for("length", width, 8 * streams):
             self.recent: arrays.Ints = np.zeros((streams, width), np.int64)
         self.changed: arrays.Ints = np.zeros(max(_FEWEST_CHANGES, capacity // 8) if is_tracking else 0, np.int64)
@@ -90,8 +103,7 @@ class StepTable(arrays.Derived):
     @property
     def rule(self) -> Rule:
         """What the window needs of the rows."""
-        older, lag, stride, pad = self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist()
-        return older, lag, stride, pad
+        return Rule(*self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]].tolist())
 
     def __len__(self) -> int:
         """Return the number of stored rows."""

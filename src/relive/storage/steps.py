@@ -139,7 +139,12 @@ class StepStore(step_table.StepTable):
         if not older:
             self._append_next = next_step.appender(self.views, finals, access.records, access.write)
             self.append_next = next_step.never if access.can_fail else self._append_next
-        if isinstance(access, memory.Access) and not access.can_fail and self.rule == (0, 0, 1, 0) and self.streams > 1:
+        if (
+            isinstance(access, memory.Access)
+            and not access.can_fail
+            and self.rule == step_table.ONE_ROW
+            and self.streams > 1
+        ):
             pairs = zip(finals, self.finals.contents, strict=True)
             behind = [(field, records, content, size) for (field, records), (_, content, size) in pairs]
             self.append_next_round = next_round.appender(self.rows, self.views, behind, access)

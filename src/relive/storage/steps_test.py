@@ -20,9 +20,10 @@ from relive.storage import step_table
 from relive.storage import steps as steps_lib
 
 SCHEMA = relive.Schema({"a": relive.Field((), "i2"), "b": relive.Field(0, "f4")}, relive.Field((), "i2"))
-RULES: list[step_table.Rule] = [
-    (0, 0, 1, 0), (1, 0, 1, 0), (0, 2, 1, 0), (0, 2, 3, 0), (0, 2, 1, 1), (0, 1, 2, 1),
-]  # fmt: skip
+RULES = [
+    step_table.Rule(*numbers)
+    for numbers in [(0, 0, 1, 0), (1, 0, 1, 0), (0, 2, 1, 0), (0, 2, 3, 0), (0, 2, 1, 1), (0, 1, 2, 1)]
+]
 STEPS = st.lists(
     st.tuples(st.integers(0, 2), st.sampled_from("nnnrrrrrRRRszpLltudec"), st.integers(0, 1)), min_size=1, max_size=60
 )

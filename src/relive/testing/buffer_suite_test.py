@@ -182,7 +182,7 @@ def spoiled(batch: Any, name: str) -> Any:
 class NeverReadable(relive.TransitionWindow):
     @property
     def _rule(self) -> step_table.Rule:
-        return 0, 10_000, 1, 0
+        return step_table.Rule(lag=10_000)
 
 
 class IsSure(relive.UniformSampler):

@@ -51,7 +51,7 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
     def _rule(self) -> step_table.Rule:
         """Every stride-th step, once enough steps after it are complete; with padding, step 0 needs none."""
         lag = max(self.length - self.stride, 0) if self.pad else self.length - 1
-        return 0, lag, self.stride, int(self.pad)
+        return step_table.Rule(0, lag, self.stride, int(self.pad))
 
     def _why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, and how long the longest episode is."""

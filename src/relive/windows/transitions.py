@@ -58,7 +58,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
     @property
     def _rule(self) -> step_table.Rule:
         """Any complete step whose older frames are stored."""
-        return self.frame_stack - 1, 0, 1, 0
+        return step_table.Rule(older=self.frame_stack - 1)
 
     def _why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, for an error message."""
