@@ -359,7 +359,7 @@ class LearnerQueue:
 
     def _write_later(self, kind: int, *arguments: Any) -> None:
         """Likewise; it is synced with the next record."""
-        with contextlib.nullcontext() if self._journal is None else self._journal._syncing_later():
+        with contextlib.nullcontext() if self._journal is None else self._journal.delayed_syncs():
             self._write(kind, *arguments)
 
     def _write_line(self) -> None:

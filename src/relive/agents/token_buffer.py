@@ -608,7 +608,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
         counts = store.inserted, store.evicted, store.cleared, store.episodes, store.num_updates
         return (*counts, version, self._queue.num_commands)
 
-    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> "journal_lib.Bound":
         return token_journal.TokenJournal(journal, self._store, [] if replay is None else replay.begun, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:

@@ -18,7 +18,6 @@ import numpy as np
 from relive import errors
 from relive.common import arrays
 from relive.common import validation
-from relive.persistence import checkpointable
 from relive.persistence import codec
 from relive.persistence import dtypes
 from relive.persistence import journal as journal_lib
@@ -35,7 +34,7 @@ _IS_RUN, _HAS_NEXT = 1, 2
 _STEPS = struct.Struct("<IB")
 
 
-class ColumnJournal(checkpointable.Bound):
+class ColumnJournal(journal_lib.Bound):
     """Writes the changes of a buffer to a journal: `prepare` comes before a change, its record after it."""
 
     def __init__(
@@ -61,7 +60,7 @@ class ColumnJournal(checkpointable.Bound):
         for steps in episodes:
             records.append(self._record(steps, schema))
             schema = steps.schema
-        self._journal._append_all(records)
+        self.write_together(records)
         self._schema = schema
 
     def _record(self, steps: encoding.Steps, schema: schema_lib.Schema | None) -> tuple[int, bytes]:
@@ -148,7 +147,7 @@ class Replay:
         part = _Parts(payload)
         fields = part.take(int.from_bytes(part.take(4), "little"))
         try:
-            self._buffer._begin(schema_lib.Schema._from_description(codec.PlainCodec().decode(fields)))
+            self._buffer._begin(settings.schema_of(codec.PlainCodec().decode(fields)))
         except (errors.ArgumentError, MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"has a schema whose rows do not fit in memory: {error}") from error
         self.apply(STEPS, part.rest())

@@ -131,7 +131,7 @@ class Draws(duplicates.CopiedWhole):
         elif self.anchors.has(append.READABLE, self._store.alive_slots()).any():
             why = "every anchor was made ineligible, or drawn max_times_sampled times"
         else:
-            why = self._window._why_not_ready(self._store)
+            why = self._window.why_not_ready(self._store)
         raise errors.NotReadyError(f"sample has nothing to draw: {why}")
 
     def draw(self, size: int, rng: np.random.Generator, beta: float | None) -> sampler_lib.Weighted:

@@ -290,8 +290,7 @@ class RolloutBuffer(checkpointable.Checkpointable):
         }
 
     def _load_state_dict(self, given: state.StateReader, **options: Any) -> None:
-        value = given.value("schema")
-        known = None if value is None else schema_lib.Schema._from_description(value)
+        known: schema_lib.Schema | None = settings.load(given, "schema")
         lead = () if given.value("environments") is None else (given.integer("environments"),)
         size = given.integer("size", 0, 0 if known is None else self._max_steps)
         described = given.value("value_dtype")

@@ -97,24 +97,24 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
         validation.require_instance("sampler", sampler, sampler_lib.Sampler)
         self._rng = validation.generator("seed", seed)
         self._window = window
-        window._check_room(schema if storage is None else storage.schema)
+        window.check_room(schema if storage is None else storage.schema)
         step_bytes = _BOOKKEEPING if schema is None or storage is not None else _BOOKKEEPING + schema.nbytes
         self._gathers = prefetch_lib.PendingReads()
         with claims.kept_on_success(), memory.room_for("capacity", capacity, step_bytes):
             if storage is not None:
                 claims.claim("storage", storage, self)
-            rule: dict[str, Any] = {"rule": window._rule, "is_tracking": sampler.is_tracking}
+            rule: dict[str, Any] = {"rule": window.rule, "is_tracking": sampler.is_tracking}
             self._store = steps_lib.make_store(
-                storage, capacity, streams, check_room=window._check_room, compared_paths=window._compared_paths, **rule
+                storage, capacity, streams, check_room=window.check_room, compared_paths=window.compared_paths, **rule
             )
             self._draws = draws.Draws(self._store, window, sampler, max_times_sampled)
             self._watch = misuse.Watch()
-            most = window._rule.most_anchors(capacity)
+            most = window.rule.most_anchors(capacity)
             limits = rate_limiters.Limits(
                 "capacity" if most == capacity else f"anchors in {capacity} steps",
                 most,
                 self._draws.max_times_sampled,
-                window._rule.rows_per_anchor,
+                window.rule.rows_per_anchor,
             )
             self._limited = rate_limiters.LimiterState(limiter, self._draws, limits)
             if storage is None and schema is not None:
@@ -338,11 +338,9 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
         kept, storage = self._kept(self._store.rows_state()), self._storage
         if copy_rows:
             return kept
-        if not isinstance(storage, memmap.MemmapStorage):
-            raise errors.ArgumentError("copy_rows must be True unless the storage is a MemmapStorage, got False")
-        storage.flush()
+        rows_in = memmap.flushed(storage)
         elsewhere = {name: array for name, array in kept["arrays"].items() if not name.startswith("rows/")}
-        return {**kept, "rows_in": {"id": storage._id, "generation": storage.generation}, "arrays": elsewhere}
+        return {**kept, "rows_in": rows_in, "arrays": elsewhere}
 
     def _base_state(self, **options: Any) -> state.State:
         return self._kept(self._store.rows_state().without_rows())
@@ -374,7 +372,7 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
             except (MemoryError, ValueError) as error:
                 raise errors.CheckpointError(f"schema cannot be that of {store.capacity} rows: {error}") from error
         if not has_rows:
-            self._check_rows_in_map(given.part("rows_in"))
+            memmap.check_rows(self._storage, given.part("rows_in"))
         store.load_state_dict(
             steps_state.StepsState.of(given, schema, store.capacity, store.streams, has_rows=has_rows)
         )
@@ -395,19 +393,6 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
         """Return the schema of the rows in a state; raise CheckpointError if it is invalid."""
         schema: schema_lib.Schema | None = settings.load(given.part("settings"), "schema")
         return schema
-
-    def _check_rows_in_map(self, given: state.StateReader) -> None:
-        """Raise CheckpointError unless the storage is the memory map that holds the rows of the checkpoint."""
-        storage = self._storage
-        if not isinstance(storage, memmap.MemmapStorage):
-            raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
-        if given.text("id") != storage._id:
-            raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage._id}")
-        if storage.is_dirty or given.integer("generation") != storage.generation:
-            raise errors.CheckpointError(
-                "the memory map was written to after the checkpoint was saved: recover the buffer from a journal, or "
-                "load a checkpoint with copied rows"
-            )
 
     def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
         """Write every change to a journal from now on, in the call that makes it, so that none is lost.
@@ -440,12 +425,12 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
     def _written(self) -> tuple[int, ...]:
         return self._store.next_key, len(self._store), self._store.num_evicted
 
-    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> "journal_lib.Bound":
         return column_journal.ColumnJournal(journal, self._store, [] if replay is None else replay.begun, **options)
 
     def _begin(self, schema: schema_lib.Schema) -> None:
         """Allocate the columns of a schema that was read from a journal."""
-        self._window._check_room(schema)
+        self._window.check_room(schema)
         self._store.begin(memory.ColumnStorage(schema, self.capacity))
 
     # Everything else.

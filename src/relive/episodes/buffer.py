@@ -173,7 +173,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         described: dict[str, Any] = {"group_id": group_id, "policy_version": policy_version, "metadata": metadata}
         if self._journal is None:
             return self.start_episode_nowait(agent_id, ticket=ticket, **described)
-        with self._journal._syncing_later():
+        with self._journal.delayed_syncs():
             episode_id = self.start_episode_nowait(agent_id, ticket=ticket, **described)
         try:
             await self._journal.synced()
@@ -242,7 +242,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         if self._journal is None:
             self._append(episode_id, step)
             return
-        with self._journal._syncing_later():
+        with self._journal.delayed_syncs():
             self._append(episode_id, step)
         await self._journal.synced()
 
@@ -285,7 +285,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         if self._journal is None:
             self.end_episode_nowait(episode_id, final_observation, status)
             return
-        with self._journal._syncing_later():
+        with self._journal.delayed_syncs():
             self.end_episode_nowait(episode_id, final_observation, status)
         await self._journal.synced()
 
@@ -608,7 +608,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         ends = stats.in_progress, stats.completed, stats.truncated, stats.aborted
         return (*counts, *ends, version, self._queue.num_commands)
 
-    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> checkpointable.Bound:
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> "journal_lib.Bound":
         return episode_journal.EpisodeJournal(journal, self._store, replay, **options)
 
     def _replay(self, **options: Any) -> checkpointable.Replay:

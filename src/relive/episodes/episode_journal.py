@@ -97,7 +97,7 @@ class EpisodeJournal(commands.Writer):
         """Journal that every episode is removed."""
         self.write(CLEAR)
         with contextlib.suppress(errors.ReplayError):  # The record is written; deleting old segments is retried later.
-            self._journal._release(lambda episode_id: True)
+            self.release_all()
 
     # Listener of the store.
 
@@ -126,7 +126,7 @@ class EpisodeJournal(commands.Writer):
         with contextlib.suppress(errors.ReplayError):
             if self._evicted:
                 ids = [episode.episode_id for episode in self._evicted]
-                with self._syncing_later():
+                with self.delayed_syncs():
                     self.write(EVICT, self._store.evicted_episodes, self._store.evicted_transitions, ids)
                 self._evicted.clear()
             self.release()

@@ -490,7 +490,7 @@ async def test_writes_without_sync_are_synced_by_the_policy(tmp_path: pathlib.Pa
         ]
         found = []
         for write in writes:
-            with buffer._journal._syncing_later():
+            with buffer._journal.delayed_syncs():
                 write()
             found.append(log.num_synced)
             await buffer._journal.synced()

@@ -360,7 +360,7 @@ async def test_a_new_shard_needs_room_for_its_journal(tmp_path: pathlib.Path, mo
     fleet.kill(0)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full_disk)
-        patch.setattr(relive.Journal, "_together", refuse)
+        patch.setattr(relive.Journal, "_group", refuse)
         with pytest.raises(errors.CheckpointError, match="No space left on device"):
             fleet.start(0)
     fleet.start(0)

@@ -59,10 +59,10 @@ class Files:
                 except errors.CheckpointError:  # None, or one that is damaged or too old; the journal has all steps.
                     buffer = recover.played_back(path, None, *arguments)
         self._journal = journal_lib.Journal(path, fsync=self._fsync)
-        self._journal._carry(note)
+        self._journal._set_note(note)
         is_restart = self._journal.num_records and getattr(buffer, "redeliver", False)
         try:
-            with self._journal._together(bytes) if is_restart else contextlib.nullcontext():
+            with self._journal._group(bytes) if is_restart else contextlib.nullcontext():
                 buffer.attach(self._journal, **self._options)
         except errors.CheckpointError:
             if not self._journal._is_behind:  # Otherwise it is attached: the disk is full, for now.
@@ -75,7 +75,7 @@ class Files:
         if self._journal is None:
             return contextlib.nullcontext()
         self._check_room(self._journal)
-        return self._journal._together(note)
+        return self._journal._group(note)
 
     def _check_room(self, journal: journal_lib.Journal) -> None:
         """Raise CheckpointError if there is no room for a large record; looks once a second while there is."""

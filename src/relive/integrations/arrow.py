@@ -424,7 +424,7 @@ def _described(kind: Any, num_steps: int) -> Description:
         rule = f"it is of format version {version}, and this relive reads {VERSION}"
         raise errors.CheckpointError(f"{rule}: update relive")
     streams = said.integer("streams", 1, stored.MOST_STREAMS)
-    schema = schema_lib.Schema._from_description(said.value("schema"))
+    schema = settings.schema_of(said.value("schema"))
     wanted = _columns(schema, list(schema.fields), streams)
     if kind.names != wanted.names:
         names = validation.short_repr(kind.names)

@@ -33,7 +33,7 @@ class JointWindow(transitions.TransitionWindow):
         layout: What rows hold.
     """
 
-    _compared_paths: ClassVar[tuple[str, ...]] = (joint_rows.EPISODE,)
+    compared_paths: ClassVar[tuple[str, ...]] = (joint_rows.EPISODE,)
 
     layout: joint_rows.JointRows
 
@@ -96,7 +96,7 @@ class JointSequenceWindow(sequences.SequenceWindow):
         layout: What rows hold.
     """
 
-    _compared_paths: ClassVar[tuple[str, ...]] = (joint_rows.EPISODE,)
+    compared_paths: ClassVar[tuple[str, ...]] = (joint_rows.EPISODE,)
 
     layout: joint_rows.JointRows
 

@@ -64,7 +64,7 @@ class State:
 
     def __init__(self, settings: Settings, writer: str = LOOP) -> None:
         capacity, streams = settings.capacity, settings.streams
-        rule = settings.window._rule
+        rule = settings.window.rule
         room = 2 * capacity + streams  # As many as there may be, and those that a call wants to find free.
         self.settings, self.writer = settings, writer
         self.num = np.zeros(append.PAD + 1, np.int64)
@@ -223,7 +223,7 @@ def assert_agrees(state: State, twin: Twin) -> None:
     settings, num = state.settings, state.num.tolist()
     keys = {twin.slot(key): key for key in twin.alive()}
     assert (num[append.NEXT_KEY], num[append.ROWS]) == (twin.next_key, len(keys))
-    assert (num[append.CLEARED], *num[append.OLDER :]) == (0, *settings.window._rule)
+    assert (num[append.CLEARED], *num[append.OLDER :]) == (0, *settings.window.rule)
     assert num[append.ELIGIBLE] == len(twin.eligible)
     assert num[append.CHANGED] == len(twin.noted)
     if num[append.CHANGED] <= settings.num_changes:

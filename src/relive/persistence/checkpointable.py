@@ -1,7 +1,7 @@
 """Checkpointable: saving and loading of buffers, as a file or as a state dict."""
 
 import abc
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 import contextlib
 import dataclasses
 import math
@@ -51,61 +51,6 @@ class Replay(Protocol):
 
     def end(self) -> None:
         """Finish: there are no more records."""
-
-
-class Bound(abc.ABC):
-    """Writes to a journal on behalf of a buffer.
-
-    Args:
-        journal: The journal.
-        begun: What `_newest` returned for each segment that is there, with the number of its first record.
-    """
-
-    def __init__(self, journal: "journal_lib.Journal", begun: Sequence[tuple[int, Any]]) -> None:
-        self._journal, self._begun = journal, begun
-
-    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Prepare the journal, or raise and change nothing.
-
-        Args:
-            base: Returns the contents that its next segment begins with.
-            records: What happened since the journal was replayed: it is written now, as one record.
-        """
-        self._journal._begin(base, self._carried, newest=self._newest, begun=self._begun, records=records)
-
-    def prepare(self) -> None:
-        """Do what must precede a change: a segment that begins with the next record is without it."""
-        self.release()
-        self._journal._ready_segment()
-
-    def write_record(self, kind: int, payload: bytes) -> None:
-        """Write a record."""
-        self._journal._append(kind, payload)
-
-    def release(self) -> None:
-        """Delete the segments of which all is gone."""
-        self._journal._release(self._is_gone)
-
-    def _carried(self) -> Iterable[tuple[int, bytes]]:
-        """Return the records that follow the base of a segment."""
-        return ()
-
-    @abc.abstractmethod
-    def _newest(self) -> Any:
-        """Return what the buffer stored last."""
-
-    @abc.abstractmethod
-    def _is_gone(self, newest: Any) -> bool:
-        """Return whether what `_newest` returned once is gone by now, and older things too."""
-
-    def _syncing_later(self) -> contextlib.AbstractContextManager[None]:
-        """Write the records of a `with` block without syncing; see Journal."""
-        return self._journal._syncing_later()
-
-    async def synced(self) -> None:
-        """Wait until everything written is on disk, if the policy requires it; concurrent calls share one sync."""
-        if self._journal._is_due:
-            await self._journal.synced()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,7 +250,7 @@ class Checkpointable(registry.Remembering, duplicates.CopiedWhole, abc.ABC):
                     f"settings/{name} must be {own!r}, as in this object, got {validation.short_repr(other)}"
                 )
         for name, array in state["arrays"].items():
-            if not isinstance(array, np.ndarray):
+            if not isinstance(array, np.ndarray):  # A column could turn out to be damaged when half of it is read.
                 raise errors.CheckpointError(f"array {name} must be an array, got {validation.short_repr(array)}")
         rng = self._generator(given)
         if rng is not None:
@@ -422,7 +367,7 @@ class Journalable(Checkpointable):
         """Return counters that change with every write."""
 
     @abc.abstractmethod
-    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> Bound:
+    def _journaled(self, journal: "journal_lib.Journal", replay: Any, **options: Any) -> "journal_lib.Bound":
         """Return a writer to a journal, continuing after what `replay` has replayed, if not None."""
 
     @abc.abstractmethod
@@ -464,7 +409,7 @@ class Journalable(Checkpointable):
             first = self._described(self._state_dict, **options)
             nbytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in first["arrays"].values())
             if nbytes > state_lib.CHUNK:
-                journal._save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
+                bound.save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
                 first, has_checkpoint = None, True
 
         def base() -> bytes:
@@ -482,7 +427,7 @@ class Journalable(Checkpointable):
         if self._attached is None:
             return {"journal": None}
         journal, journal_id = self._attached
-        journal._catch_up()
+        self._journal.catch_up()
         return {"journal": {"id": journal_id, "num_records": journal.num_records}}
 
     def __getstate__(self) -> dict[str, Any]:

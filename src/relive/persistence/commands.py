@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 from relive import errors
 from relive.common import validation
-from relive.persistence import checkpointable
 from relive.persistence import codec as codec_lib
+from relive.persistence import journal as journal_lib
 
 Check: TypeAlias = Callable[[Any], bool]
 Table: TypeAlias = Mapping[int, tuple[str, tuple[Check, ...]]]
@@ -27,7 +27,7 @@ def encoded(*arguments: Any) -> bytes:
     return _PLAIN.encode(arguments)
 
 
-class Writer(checkpointable.Bound):
+class Writer(journal_lib.Bound):
     """Writes commands to a journal, before they are carried out."""
 
     def write(self, kind: int, *arguments: Any) -> None:

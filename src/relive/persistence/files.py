@@ -210,14 +210,10 @@ class Directory:
     def has(self, name: str) -> bool:
         """Return whether anything of that name is in it."""
         try:
-            self.mode(name)
+            os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
         except FileNotFoundError:
             return False
         return True
-
-    def mode(self, name: str) -> int:
-        """Return what is of that name in it, a link as such, for functions like `stat.S_ISREG`."""
-        return os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False).st_mode
 
     def create(self, name: str) -> int:
         """Return the descriptor of a new file, for writing."""

@@ -514,10 +514,10 @@ def test_a_journal_of_columns_is_read_from_the_page_alone(make: Any, tmp_path: p
         buffer = zoo.worked(make, seed, before)
         path = tmp_path / f"journal {seed}"
         with relive.Journal(path, fsync="never", segment_bytes=4_000) as journal:
-            journal._carry(lambda: b"a note")
+            journal._set_note(lambda: b"a note")
             buffer.attach(journal)
             zoo.work(buffer, random.Random(seed), count)
-            with journal._together(lambda: b"another one"):
+            with journal._group(lambda: b"another one"):
                 zoo.work(buffer, random.Random(seed + 100), count // 4)
             buffer.save(tmp_path / f"checkpoint {seed}")
             num_records = journal.num_records

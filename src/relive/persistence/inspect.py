@@ -23,6 +23,7 @@ from relive.persistence import npy
 from relive.persistence import recover
 from relive.persistence import registry
 from relive.persistence import repair as repair_lib
+from relive.persistence import settings as settings_lib
 from relive.persistence import state as state_lib
 
 # Imports only go down; these look up.
@@ -135,7 +136,7 @@ class Examination:
         schema = settings.pop("schema", said.get("schema"))
         schemas = getattr(self.buffer, "schemas", None)
         if schemas is not None:
-            schema = {agent: each._description() for agent, each in schemas.items()}
+            schema = {agent: settings_lib.encoded(each) for agent, each in schemas.items()}
         bit_generator = generator.get("bit_generator") if isinstance(generator, dict) else None
         return {
             "path": files.named(self.path),
@@ -343,7 +344,7 @@ def _read_journal(found: Examination, progress: state_lib.Progress | None) -> No
 def _read_map(found: Examination, progress: state_lib.Progress | None) -> None:
     with memmap.reader(found.path) as storage:
         found.version = memmap.VERSION
-        found.values = {"settings": {"schema": storage.schema._description(), "capacity": storage.capacity}}
+        found.values = {"settings": {"schema": settings_lib.encoded(storage.schema), "capacity": storage.capacity}}
         found.stats = {"generation": storage.generation, "is_dirty": storage.is_dirty}
 
 

@@ -15,6 +15,7 @@ A call that raises has appended nothing. If that cannot be guaranteed, or a sync
 writes: a later sync could succeed without the lost pages.
 """
 
+import abc
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 import contextlib
@@ -92,8 +93,8 @@ class _ClosedJournalError(errors.CheckpointError, errors.ClosedError):
 _CLOSED = _ClosedJournalError, "it was closed"
 
 
-class _Later(contextlib.AbstractContextManager[None]):
-    """Blocks in which no append syncs, one in another."""
+class _Blocks(contextlib.AbstractContextManager[None]):
+    """Counts the `with` blocks of it that run, one in another."""
 
     depth = 0
 
@@ -104,7 +105,7 @@ class _Later(contextlib.AbstractContextManager[None]):
         self.depth -= 1
 
 
-class _Block:
+class _Pending:
     """Records that are written as one: gathered until there is a payload, which could not be written so far."""
 
     def __init__(self) -> None:
@@ -159,8 +160,9 @@ class Journal(duplicates.NeverCopied):
         self._most_unsynced = fsync.count if isinstance(fsync, EveryRecords) else otherwise
         self._pid = os.getpid()
         self._num_records = self._num_synced = 0
-        self._later = _Later()
-        self._block: _Block | None = None
+        self._delayed_syncs = _Blocks()
+        """A block in which no append syncs: then await `synced` when `_is_due`."""
+        self._pending: _Pending | None = None
         self._largest_together = 0
         """Bytes of the largest record that stands for several."""
         self._note: Note | None = None
@@ -208,15 +210,15 @@ class Journal(duplicates.NeverCopied):
 
     @property
     def _is_behind(self) -> bool:
-        """Whether what `_together` has gathered could not be written, so that the owner holds more than the journal."""
-        return self._block is not None and self._block.payload is not None
+        """Whether what `_group` has gathered could not be written, so that the owner holds more than the journal."""
+        return self._pending is not None and self._pending.payload is not None
 
     @property
     def _has_gathered(self) -> bool:
-        """Whether something was appended within `_together`."""
-        return self._block is not None and bool(self._block.records)
+        """Whether something was appended within `_group`."""
+        return self._pending is not None and bool(self._pending.records)
 
-    def _carry(self, note: Note) -> None:
+    def _set_note(self, note: Note) -> None:
         """Let each segment from now on begin with a note, besides what `_begin` says."""
         self._note = note
 
@@ -238,16 +240,16 @@ class Journal(duplicates.NeverCopied):
             carried: Returns kind and payload of the records that follow it; called after `base`.
             newest: Returns what the owner stored last, for `_release`; called when a segment begins.
             begun: What it returned for the segments that are there, each with the number of its first record.
-            records: What is written to the segment that is there, as one record, or within `_together`.
+            records: What is written to the segment that is there, as one record, or within `_group`.
         """
         self._check_usable()
         if self._begun is not None:
             raise errors.ArgumentError("begin was called before: a journal has one owner")
         if self._segment is None:
             self._begin_segment(base, carried, newest)
-        elif records and self._block is not None:
+        elif records and self._pending is not None:
             for record in records:
-                self._gather(self._block, *record)
+                self._gather(self._pending, *record)
         elif records:
             with self._changing:
                 self._write(self._segment, journal_reader.TOGETHER, journal_reader.packed(b"", records))
@@ -266,29 +268,29 @@ class Journal(duplicates.NeverCopied):
         checkpoint.save(state, path)
 
     def _append(self, kind: int, payload: bytes) -> int:
-        """Write a record of a kind in [1, 255), and return its number; within `_together`, that of the record of all.
+        """Write a record of a kind in [1, 255), and return its number; within `_group`, that of the record of all.
 
         If CheckpointError is raised, it could not be written, or synced where that is due, and is not counted.
         """
         if kind == journal_reader.BASE or kind == journal_reader.TOGETHER:
             raise errors.ArgumentError(f"kind must be in [1, 255), got {kind}")
         with self._changing:
-            if self._block is not None:
-                if self._block.payload is None:
-                    return self._gather(self._block, kind, payload)
+            if self._pending is not None:
+                if self._pending.payload is None:
+                    return self._gather(self._pending, kind, payload)
                 self._catch_up()
             return self._write(self._ready_segment(), kind, payload)
 
     def _append_all(self, records: Records) -> int:
         """Write records as one, and return its number: after a crash all are there, or none. Raises as `_append`."""
         with self._changing:
-            if self._block is not None and self._block.payload is None:
-                return [self._gather(self._block, *record) for record in records][-1]
+            if self._pending is not None and self._pending.payload is None:
+                return [self._gather(self._pending, *record) for record in records][-1]
             self._catch_up()
             return self._write(self._ready_segment(), journal_reader.TOGETHER, journal_reader.packed(b"", records))
 
     @contextlib.contextmanager
-    def _together(self, note: Note) -> Iterator[None]:
+    def _group(self, note: Note) -> Iterator[None]:
         """Write the records of a `with` block as one, with a note, at its end: after a crash all are there, or none.
 
         `_release` waits for the end of the block. If the record cannot be written then, the journal `_is_behind`:
@@ -299,35 +301,35 @@ class Journal(duplicates.NeverCopied):
         if self._begun is not None:
             with self._changing:
                 self._ready_segment()  # Before the first change, since its base must be without them.
-        together = self._block = _Block()
+        together = self._pending = _Pending()
         try:
             yield
             together.payload = journal_reader.packed(note(), together.records)
             self._largest_together = max(self._largest_together, len(together.payload))
         except BaseException:
-            self._block = None
+            self._pending = None
             if together.records:
                 self._refuse("records that belong together were interrupted")
             raise
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Write what `_together` has gathered, if it could not be written before."""
+        """Write what `_group` has gathered, if it could not be written before."""
         with self._changing:
-            together = self._block
+            together = self._pending
             if together is not None and together.payload is not None:
                 self._check_usable()
                 assert self._segment is not None
-                self._block = None
+                self._pending = None
                 try:
                     self._write(self._segment, journal_reader.TOGETHER, together.payload)
                 except BaseException:
-                    self._block = together
+                    self._pending = together
                     raise
                 with contextlib.suppress(errors.ReplayError):  # The record is written; the next one tries again.
                     self._release(together.is_gone)
 
-    def _gather(self, together: _Block, kind: int, payload: bytes) -> int:
+    def _gather(self, together: _Pending, kind: int, payload: bytes) -> int:
         num_bytes = together.num_bytes + len(payload)
         if num_bytes > _MOST_TOGETHER:
             raise errors.ArgumentError(f"records together must have at most {_MOST_TOGETHER} bytes, got {num_bytes}")
@@ -341,7 +343,7 @@ class Journal(duplicates.NeverCopied):
         try:
             segment.write(record)
             self._num_records = number + 1
-            if self._is_due and not self._later.depth:
+            if self._is_due and not self._delayed_syncs.depth:
                 self.sync()
         except BaseException as error:
             # Also on an interrupt, which may come between writing and counting.
@@ -350,10 +352,6 @@ class Journal(duplicates.NeverCopied):
                 raise errors.CheckpointError(f"{files.named(self.path)} {_UNWRITTEN}: {files.reason(error)}") from error
             raise
         return number
-
-    def _syncing_later(self) -> contextlib.AbstractContextManager[None]:
-        """Append the records of a `with` block without syncing: then await `synced` when `_is_due`."""
-        return self._later
 
     def sync(self) -> None:
         """Sync all appended records to disk.
@@ -393,8 +391,8 @@ class Journal(duplicates.NeverCopied):
 
         The records so far are synced first, for they tell why it is gone. What fails is done by the next call.
         """
-        if self._block is not None:  # What is gone in memory only may still be needed.
-            self._block.is_gone = is_gone
+        if self._pending is not None:  # What is gone in memory only may still be needed.
+            self._pending.is_gone = is_gone
             return
         with self._changing:
             count = sum(1 for _ in itertools.takewhile(lambda begun: is_gone(begun[1]), self._newest))
@@ -496,7 +494,7 @@ class Journal(duplicates.NeverCopied):
     ) -> None:
         """Continue in a new segment; if it cannot be created, in the old one."""
         first, before = self._num_records, self._segment
-        place = segment_lib.place(self.path, first)
+        place = journal_reader.segment_path(self.path, first)
         records = itertools.chain([(journal_reader.BASE, base())], carried())
         if self._note is not None:
             records = itertools.chain(records, [(journal_reader.TOGETHER, journal_reader.packed(self._note(), ()))])
@@ -574,6 +572,77 @@ class Journal(duplicates.NeverCopied):
     def _stop_in_a_fork(self) -> None:
         process = f"it was opened by process {self._pid}, and this is its fork {os.getpid()}"
         self._refusal = errors.CheckpointError, process
+
+
+class Bound(abc.ABC):
+    """Writes to a journal on behalf of a buffer.
+
+    Args:
+        journal: The journal.
+        begun: What `_newest` returned for each segment that is there, with the number of its first record.
+    """
+
+    def __init__(self, journal: Journal, begun: Sequence[tuple[int, Any]]) -> None:
+        self._journal, self._begun = journal, begun
+
+    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
+        """Prepare the journal, or raise and change nothing.
+
+        Args:
+            base: Returns the contents that its next segment begins with.
+            records: What happened since the journal was replayed: it is written now, as one record.
+        """
+        self._journal._begin(base, self._carried, newest=self._newest, begun=self._begun, records=records)
+
+    def prepare(self) -> None:
+        """Do what must precede a change: a segment that begins with the next record is without it."""
+        self.release()
+        self._journal._ready_segment()
+
+    def write_record(self, kind: int, payload: bytes) -> None:
+        """Write a record."""
+        self._journal._append(kind, payload)
+
+    def write_together(self, records: Records) -> None:
+        """Write records as one: after a crash all are there, or none."""
+        self._journal._append_all(records)
+
+    def save_base(self, state: state_lib.State) -> None:
+        """Save the state that the journal is to begin with as a checkpoint, which its first record refers to."""
+        self._journal._save_base(state)
+
+    def catch_up(self) -> None:
+        """Write what could not be written before."""
+        self._journal._catch_up()
+
+    def release(self) -> None:
+        """Delete the segments of which all is gone."""
+        self._journal._release(self._is_gone)
+
+    def release_all(self) -> None:
+        """Delete all segments but the last, since all in them is gone."""
+        self._journal._release(lambda newest: True)
+
+    def _carried(self) -> Records:
+        """Return the records that follow the base of a segment."""
+        return ()
+
+    @abc.abstractmethod
+    def _newest(self) -> Any:
+        """Return what the buffer stored last."""
+
+    @abc.abstractmethod
+    def _is_gone(self, newest: Any) -> bool:
+        """Return whether what `_newest` returned once is gone by now, and older things too."""
+
+    def delayed_syncs(self) -> contextlib.AbstractContextManager[None]:
+        """Write the records of a `with` block without syncing: then await `synced`."""
+        return self._journal._delayed_syncs
+
+    async def synced(self) -> None:
+        """Wait until everything written is on disk, if the policy requires it; concurrent calls share one sync."""
+        if self._journal._is_due:
+            await self._journal.synced()
 
 
 _OPEN: "weakref.WeakSet[Journal]" = weakref.WeakSet()

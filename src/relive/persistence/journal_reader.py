@@ -97,6 +97,11 @@ def segment_name(first: int) -> str:
     return f"segment-{first:020}.relive"
 
 
+def segment_path(directory: str, first: int) -> str:
+    """Return the path of that segment."""
+    return os.path.join(directory, segment_name(first))
+
+
 def segment_header(first: int, salt: int) -> bytes:
     """Return the header of a segment; `salt` is random, and the same in all segments of a journal."""
     header = _SEGMENT.pack(MAGIC, first, salt)
@@ -194,7 +199,7 @@ class Reading:
     def records(self, *, only_last: bool = False) -> Iterator[tuple[int, int, bytes]]:
         """Yield number, kind and payload of each complete record; if `only_last`, of those in the last segment."""
         if self.firsts[:1] != [self.oldest] and (self.firsts or self.oldest or self.closed):
-            raise DamageError(self._place(self.oldest), "it is missing", first=self.oldest)
+            raise DamageError(segment_path(self.path, self.oldest), "it is missing", first=self.oldest)
         before, firsts = None, self.firsts[::-1]
         with _opened(self.path) as directory:
             while firsts:
@@ -208,7 +213,7 @@ class Reading:
                     # It was pruned meanwhile, and so was all before the segment that is the first now.
                     before, firsts = None, self.firsts[::-1]
                     continue
-                place = self._place(first)
+                place = segment_path(self.path, first)
                 with files.raising(place, _FAILED), open(descriptor, "rb", _CHUNK) as file:
                     self.segment = before = _begun(file, place, first, before)
                     if firsts and only_last:
@@ -259,9 +264,6 @@ class Reading:
         if follows:
             reason = f"{wrong or f'it ends before record {number}'}, and {follows}"
             raise DamageError(segment.path, reason, first=segment.first, offset=segment.end, whole=segment.end)
-
-    def _place(self, first: int) -> str:
-        return os.path.join(self.path, segment_name(first))
 
     def _list(self, directory: files.Directory) -> None:
         """List the files, until their names stay the same: a writer may prune the journal meanwhile."""

@@ -60,7 +60,7 @@ async def until_begun(disk: Disk) -> None:
 
 
 async def append(log: relive.Journal, payload: bytes = b"") -> None:
-    with log._syncing_later():
+    with log._delayed_syncs:
         number = log._append(1, payload)
     await log.synced()
     assert log.num_synced > number
@@ -104,7 +104,7 @@ async def test_the_event_loop_runs_during_a_sync(tmp_path: pathlib.Path, disk: D
 async def test_a_synced_record_is_not_waited_for(tmp_path: pathlib.Path, disk: Disk) -> None:
     with begun(tmp_path / "log") as log:
         log._append(1, b"")
-        with log._syncing_later():
+        with log._delayed_syncs:
             log._append(1, b"")
         disk.may_end.clear()
         async with asyncio.timeout(PATIENCE):
@@ -244,7 +244,7 @@ async def test_is_due_says_when_a_sync_is_due(tmp_path: pathlib.Path) -> None:
         with begun(tmp_path / str(place), fsync=fsync) as log:
             due = []
             for _ in range(4):
-                with log._syncing_later():
+                with log._delayed_syncs:
                     log._append(1, b"")
                 due.append(log._is_due)
             assert log.num_synced == 1
@@ -263,7 +263,7 @@ async def test_a_failed_write_during_a_sync_keeps_the_others(
         threading.Timer(0.05, disk.may_end.set).start()
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", lambda *_: 3)
-            with pytest.raises(errors.CheckpointError, match="only 3 of 17 bytes fitted$"), log._syncing_later():
+            with pytest.raises(errors.CheckpointError, match="only 3 of 17 bytes fitted$"), log._delayed_syncs:
                 log._append(1, b"")
         await task
         assert (log.num_records, log.num_synced) == (2, 2)
@@ -276,7 +276,7 @@ async def test_a_new_segment_syncs_for_waiting_callers(tmp_path: pathlib.Path, d
         task = asyncio.create_task(append(log, b"x" * 60))
         await until_begun(disk)
         threading.Timer(0.05, disk.may_end.set).start()
-        with log._syncing_later():
+        with log._delayed_syncs:
             log._append(1, b"")
         assert log.num_synced == 3  # The one before, and the base.
         await task

@@ -723,11 +723,11 @@ def test_journal_calls_out_of_order_are_refused(tmp_path: pathlib.Path) -> None:
 
 def test_records_together_are_one_record_with_a_note(tmp_path: pathlib.Path) -> None:
     with begun(tmp_path / "log") as log:
-        with log._together(lambda: b"note"):
+        with log._group(lambda: b"note"):
             assert (log._append(1, b"a"), log._append(254, b""), log.num_records) == (1, 1, 1)
             assert payloads(tmp_path / "log") == []
         assert (log._append(2, b"c"), log.num_records) == (2, 3)
-        with log._together(lambda: b""):
+        with log._group(lambda: b""):
             pass
     found = [(record.kind, record.payload) for record in journal_reader.records(tmp_path / "log")][1:]
     assert journal_reader.unpacked(found[0][1]) == (b"note", [(1, b"a"), (254, b"")])
@@ -740,9 +740,9 @@ def test_a_journal_that_is_behind_writes_nothing_else_first(
     log = begun(tmp_path / "log", fsync="always")
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", posix_test.failing(errno.ENOSPC))
-        with pytest.raises(errors.CheckpointError, match="No space left on device$"), log._together(lambda: b"note"):
+        with pytest.raises(errors.CheckpointError, match="No space left on device$"), log._group(lambda: b"note"):
             log._append(1, b"a")
-        for call in (lambda: log._append(1, b"b"), log._catch_up, log.sync, lambda: log._together(bytes).__enter__()):
+        for call in (lambda: log._append(1, b"b"), log._catch_up, log.sync, lambda: log._group(bytes).__enter__()):
             assert log._is_behind
             with pytest.raises(errors.CheckpointError, match="No space left on device$"):
                 call()
@@ -760,7 +760,7 @@ def test_a_journal_that_is_behind_catches_up_when_closed(
     buffer = relive.RingReplayBuffer(10)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", posix_test.failing(errno.ENOSPC))
-        with pytest.raises(errors.CheckpointError), log._together(lambda: b"note"):
+        with pytest.raises(errors.CheckpointError), log._group(lambda: b"note"):
             log._append(1, b"a")
     log.close()
     assert len(payloads(tmp_path / "log")) == 1
@@ -768,7 +768,7 @@ def test_a_journal_that_is_behind_catches_up_when_closed(
         buffer.attach(log)
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", posix_test.failing(errno.ENOSPC))
-            with pytest.raises(errors.CheckpointError), log._together(lambda: b"note"):
+            with pytest.raises(errors.CheckpointError), log._group(lambda: b"note"):
                 buffer.add(0, 0, 0.0, 0)
             with pytest.raises(errors.CheckpointError, match="No space left on device$"):
                 buffer.state_dict()  # It would have more than its place in the journal says.
@@ -776,7 +776,7 @@ def test_a_journal_that_is_behind_catches_up_when_closed(
 
 def test_what_is_interrupted_together_stops_the_journal(tmp_path: pathlib.Path) -> None:
     log = begun(tmp_path / "log")
-    with pytest.raises(KeyboardInterrupt), log._together(lambda: b""):
+    with pytest.raises(KeyboardInterrupt), log._group(lambda: b""):
         log._append(1, b"a")
         raise KeyboardInterrupt
     with pytest.raises(errors.CheckpointError, match="records that belong together were interrupted; open it again$"):
@@ -787,7 +787,7 @@ def test_what_is_interrupted_together_stops_the_journal(tmp_path: pathlib.Path) 
 
 def test_records_together_fit_into_one_record(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_lib, "_MOST_TOGETHER", 5)
-    with begun(tmp_path / "log") as log, log._together(lambda: b""):
+    with begun(tmp_path / "log") as log, log._group(lambda: b""):
         log._append(1, bytes(3))
         with pytest.raises(errors.ArgumentError, match="^records together must have at most 5 bytes, got 6$"):
             log._append(1, bytes(3))

@@ -137,12 +137,12 @@ class TestEveryBuffer:
     ) -> None:
         rng, buffer, path = random.Random(seed), make(), tmp_path / "log"
         log = opened(path, rng.choice([200, 2000, 1 << 20]))
-        log._carry(lambda: b"all")
+        log._set_note(lambda: b"all")
         vars(log)["_release"] = lambda is_gone: None  # What is cut off below was synced before anything was deleted.
         buffer.attach(log)
         contents = [content(buffer)]
         for piece in range(6):
-            with log._together(f"{piece}".encode):
+            with log._group(f"{piece}".encode):
                 zoo.work(buffer, random.Random(10 * seed + piece), rng.randrange(25))
             contents.append(content(buffer))
         log.close()

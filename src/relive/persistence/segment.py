@@ -75,20 +75,18 @@ class OpenSegment(journal_reader.Segment):
             self._file.close()
 
 
-def place(directory: str, first: int) -> str:
-    """Return the path of the segment whose first record has that number."""
-    return os.path.join(directory, journal_reader.segment_name(first))
-
-
 def mark(directory: str, number: int, kind: str) -> None:
     """Put a file beside the segments, on disk, whose name says where the journal begins or how far it goes."""
-    descriptor = os.open(place(directory, number) + kind, os.O_WRONLY | os.O_CREAT | files.STRICT, 0o666)
+    descriptor = os.open(
+        journal_reader.segment_path(directory, number) + kind, os.O_WRONLY | os.O_CREAT | files.STRICT, 0o666
+    )
     files.write_file(descriptor, journal_reader.MAGIC)
     files.fsync_directory(directory)
 
 
 def delete(directory: str, first: int) -> None:
     """Delete a segment and the mark that the journal begins with it, unless a process reads them on Windows."""
-    for path in (place(directory, first), place(directory, first) + journal_reader.OLDEST):
+    path = journal_reader.segment_path(directory, first)
+    for each in (path, path + journal_reader.OLDEST):
         with contextlib.suppress(FileNotFoundError, PermissionError):
-            os.unlink(path)
+            os.unlink(each)

@@ -62,12 +62,17 @@ def are_same(own: Any, other: Any) -> bool:
     return type(other) in (type(None), int, float, str) and bool(own == other)
 
 
+def schema_of(value: Any) -> Any:
+    """Return the Schema whose JSON value that is, from `encoded`; raise CheckpointError if it is invalid."""
+    described: Any = registry.PARTS.find("Schema")
+    return described._from_description(value)
+
+
 def load(given: state.StateReader, name: str, levels: int = _MOST_LEVELS) -> Any:
     """Return the setting of that name from JSON values, in which objects may be nested for that many levels."""
     value = given.value(name)
     if name == "schema" and value is not None:
-        described: Any = registry.PARTS.find("Schema")
-        return described._from_description(value)
+        return schema_of(value)
     if not isinstance(value, dict) or not levels:
         if value is not None and type(value) not in (bool, int, float, str):
             raise given.refused(name, "a plain value or a mapping with a kind", value)

@@ -174,13 +174,13 @@ class StateReader:
         if path not in self._arrays:
             raise MissingArrayError(f"array {path} is missing")
         column = self._arrays[path]
-        is_column = isinstance(column, np.ndarray) or callable(getattr(column, "read_into", None))
-        found = (column.dtype, column.shape) if is_column else (None, ())
-        is_right = is_column and found[0] == np.dtype(dtype) and len(found[1]) == len(shape)
-        if not is_right or any(most not in (None, length) for most, length in zip(shape, found[1], strict=True)):
+        if not isinstance(column, np.ndarray) and not callable(getattr(column, "read_into", None)):
+            raise errors.CheckpointError(f"array {path} must be an array, got {validation.short_repr(column)}")
+        is_right = column.dtype == np.dtype(dtype) and len(column.shape) == len(shape)
+        if not is_right or any(most not in (None, length) for most, length in zip(shape, column.shape, strict=True)):
             lengths = ", ".join("any" if length is None else str(length) for length in shape)
             rule = f"of dtype {np.dtype(dtype)} and shape ({lengths})"
-            raise errors.CheckpointError(f"array {path} must be {rule}, got {found[0]} and {found[1]}")
+            raise errors.CheckpointError(f"array {path} must be {rule}, got {column.dtype} and {column.shape}")
         if isinstance(column, np.ndarray):
             whole = np.ascontiguousarray(column)  # Here, so that a part of it needs no memory when it is read.
             return LazyArray(column.shape, column.dtype, lambda start, stop: whole[start:stop])

@@ -215,6 +215,32 @@ def reader(path: str) -> MemmapStorage:
     return storage
 
 
+def flushed(storage: object) -> dict[str, Any]:
+    """Return what a checkpoint says of the rows of a storage, which are flushed, instead of holding them.
+
+    Raises:
+        ArgumentError: The storage is not a memory map.
+        CheckpointError: As in `flush`.
+    """
+    if not isinstance(storage, MemmapStorage):
+        raise errors.ArgumentError("copy_rows must be True unless the storage is a MemmapStorage, got False")
+    storage.flush()
+    return {"id": storage._id, "generation": storage.generation}
+
+
+def check_rows(storage: object, given: state.StateReader) -> None:
+    """Raise CheckpointError unless a storage has the rows of which `flushed` returned that."""
+    if not isinstance(storage, MemmapStorage):
+        raise errors.CheckpointError("the rows are in a memory map: load with storage=MemmapStorage(...)")
+    if given.text("id") != storage._id:
+        raise errors.CheckpointError(f"storage must be the memory map {given.text('id')}, got {storage._id}")
+    if storage.is_dirty or given.integer("generation") != storage.generation:
+        raise errors.CheckpointError(
+            "the memory map was written to after the checkpoint was saved: recover the buffer from a journal, or "
+            "load a checkpoint with copied rows"
+        )
+
+
 class TemporaryMaps:
     """Allocates arrays in temporary memory-mapped files, which may be larger than memory and vanish with the process.
 

@@ -364,12 +364,8 @@ class Access:
     takes_any = True
 
     def __init__(self, storage: ColumnStorage) -> None:
-        self.storage, self.write, self.read, self.rewards = (
-            storage,
-            storage._write_rows,
-            storage._gather,
-            storage._rewards,
-        )
+        self.storage, self.write, self.read = storage, storage._write_rows, storage._gather
+        self.rewards = storage._rewards
         self.can_fail = not is_own(storage, "_write_rows")
         is_plain = type(storage) is ColumnStorage
         self.records = storage._records if is_plain else None

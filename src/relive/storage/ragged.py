@@ -140,8 +140,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         rows._enter(rows._ends(table, totals))
         for name, column in rows._columns.items():
             values = given.column(f"values/{name}", column.dtype, (totals[name], *column.shape[1:]))
-            for start, stop in state_lib.chunks(totals[name], column[: totals[name]].nbytes):
-                column[start:stop] = values.read(start, stop)
+            state_lib.fill(column[: totals[name]], values, 0)
         for name, row_column in rows._row_columns.items():
             shape = (len(lengths), *row_column.shape[1:])
             row_column[: len(lengths)] = given.array(f"rows/{name}", row_column.dtype, shape)

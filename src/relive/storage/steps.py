@@ -33,6 +33,8 @@ from relive.storage import steps_state
 
 Columns: TypeAlias = dict[str, arrays_lib.Array]
 
+_ENDS = bytes(event & append.ENDS > 0 for event in range(256))
+"""Whether each event ends an episode."""
 _FEW = 24
 """So many rows at most are written by the loop of CPython: `append_many` must be able to take back what it does."""
 _T = TypeVar("_T")
@@ -82,17 +84,13 @@ class Remote(Protocol):
         ...
 
 
-def _read_row_by_row(schema: schema_lib.Schema) -> None:
-    """Raise nothing: there is memory for a row."""
-
-
 class StepStore(step_table.StepTable):
     """The steps of `streams` streams in a ring of `capacity` rows.
 
     Args:
         capacity: Maximum number of stored steps.
         streams: Number of streams.
-        check_room: Raises ArgumentError if memory does not hold what is read of rows of a schema.
+        check_room: Raises ArgumentError if memory does not hold what is read of rows of a schema; None if it is a row.
         compared_paths: The fields of the observation that show whether a step follows the one before; all if empty.
         options: Further settings of a StepTable.
 
@@ -116,7 +114,7 @@ class StepStore(step_table.StepTable):
         capacity: int,
         streams: int,
         *,
-        check_room: Callable[[schema_lib.Schema], None] = _read_row_by_row,
+        check_room: Callable[[schema_lib.Schema], None] | None = None,
         compared_paths: Sequence[str] = (),
         **options: Any,
     ) -> None:
@@ -251,7 +249,7 @@ class StepStore(step_table.StepTable):
     def beginning(self, encoder: encoding.Encoder, num_episodes: int) -> Iterator[None]:
         """Make room for rows of an encoder and for more episodes; a new schema is taken back if the block raises."""
         is_new = encoder is not self.encoder
-        if is_new:
+        if is_new and self._check_room is not None:
             self._check_room(encoder.schema)
         self.make_room(num_episodes)
         before = self.encoder, self.access, self.reader, self.finals
@@ -274,7 +272,7 @@ class StepStore(step_table.StepTable):
         key, capacity = num[append.NEXT_KEY], self.capacity
         if splices.may_be_spliced(self, self.finals, steps):
             events, num_spliced = splices.with_cuts(self, self.finals, steps, self._compared_paths)
-        num_ends = _num_ends(events)
+        num_ends = bytes(events).translate(_ENDS).count(1)
         resumed = splices.NOTHING if is_run else splices.resumed(self, self.finals, steps)
         heads = streams[:1] if is_run else streams
         num_heads = 1 if is_run else count
@@ -466,11 +464,3 @@ class StepStore(step_table.StepTable):
         for path, column in kept.final.items():
             self.finals.columns[path][np.flatnonzero(kept.has_tail)] = column
         self._unwritten = kept if kept.columns else None
-
-
-def _num_ends(events: Any) -> int:
-    """Return how many of some events [k] end an episode."""
-    return bytes(events).translate(_ENDS).count(1)
-
-
-_ENDS = bytes(event & append.ENDS > 0 for event in range(256))

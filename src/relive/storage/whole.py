@@ -75,13 +75,6 @@ def append_episodes(
     """Write whole episodes, or raise, and change nothing; journal and `tell` are as in `append` of a store."""
     if journal is not None:
         journal.prepare()
-    with store.beginning(episodes.encoder, len(episodes.lengths)):
-        _append(store, episodes, journal, tell)
-
-
-def _append(
-    store: steps_lib.StepStore, episodes: Episodes, journal: Journal | None, tell: steps_lib.Tell | None
-) -> None:
     key, count, stream = store.next_key, len(episodes), episodes.stream
     finals = [memory.records_of(column) if column.size else column for column in episodes.finals.values()]
 
@@ -91,7 +84,8 @@ def _append(
         return whole.append_episodes(store.rows, stream, episodes.lengths, episodes.ends, episodes.knows)
 
     record = None if journal is None else lambda: journal.write_all(episodes.steps())
-    numbers = store.write_or_restore((stream,), count, write, tell, record)
-    # Last, as numbers of episodes that were evicted are used again.
-    for field, records in store.finals.records:
-        records[numbers] = finals[field]
+    with store.beginning(episodes.encoder, len(episodes.lengths)):
+        numbers = store.write_or_restore((stream,), count, write, tell, record)
+        # Last, as numbers of episodes that were evicted are used again.
+        for field, records in store.finals.records:
+            records[numbers] = finals[field]

@@ -181,7 +181,7 @@ def spoiled(batch: Any, name: str) -> Any:
 
 class NeverReadable(relive.TransitionWindow):
     @property
-    def _rule(self) -> step_table.Rule:
+    def rule(self) -> step_table.Rule:
         return step_table.Rule(lag=10_000)
 
 

@@ -179,7 +179,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
             values, fields = tuple(map(_owned, values)), _owned(fields)
             await self._gate.wait_to_insert()
         journal = getattr(self._buffer, "_journal", None)
-        with contextlib.nullcontext() if journal is None else journal._syncing_later():
+        with contextlib.nullcontext() if journal is None else journal.delayed_syncs():
             answer = self._decided(True, lambda: insert(*values, **fields))
         self._gate.wake()
         if journal is not None:

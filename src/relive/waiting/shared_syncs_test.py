@@ -109,8 +109,8 @@ def test_awaited_episodes_of_tokens_share_a_sync(tmp_path: pathlib.Path, disk: g
 def test_blocks_that_sync_later_may_be_nested(tmp_path: pathlib.Path) -> None:
     with relive.Journal(tmp_path / "journal") as journal:
         journal._begin(lambda: b"base")
-        with journal._syncing_later():
-            with journal._syncing_later():
+        with journal._delayed_syncs:
+            with journal._delayed_syncs:
                 journal._append(1, b"")
             journal._append(1, b"")
             assert journal.num_synced == 1

@@ -42,18 +42,18 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         if self.burn_in >= self.length:
             raise errors.ArgumentError(f"burn_in must be below length = {self.length}, got {self.burn_in}")
 
-    def _check_room(self, schema: schema_lib.Schema | None) -> None:
+    def check_room(self, schema: schema_lib.Schema | None) -> None:
         """Raise ArgumentError if memory does not hold a single sequence."""
         nbytes = window.ROW_BYTES if schema is None else max(window.ROW_BYTES, schema.nbytes)
         memory.check_room("length", self.length, nbytes)
 
     @property
-    def _rule(self) -> step_table.Rule:
+    def rule(self) -> step_table.Rule:
         """Every stride-th step, once enough steps after it are complete; with padding, step 0 needs none."""
         lag = max(self.length - self.stride, 0) if self.pad else self.length - 1
         return step_table.Rule(0, lag, self.stride, int(self.pad))
 
-    def _why_not_ready(self, store: steps.StepStore) -> str:
+    def why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, and how long the longest episode is."""
         if self.pad:
             return "no step with a known next observation is stored at the start of an episode"

@@ -46,7 +46,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         validation.require_choice("stack_padding", self.stack_padding, ("zeros", "first"))
         validation.boolean("action_chunks", self.action_chunks)
 
-    def _check_room(self, schema: schema_lib.Schema | None) -> None:
+    def check_room(self, schema: schema_lib.Schema | None) -> None:
         """Raise ArgumentError if memory does not hold a single frame stack, or a single chunk of actions."""
         fields = [] if schema is None else [schema.fields[path] for path in schema_lib.paths_of(schema, "observation")]
         nbytes = max(window.ROW_BYTES, sum(field.nbytes for field in fields))
@@ -56,11 +56,11 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             memory.check_room("n_step", self.n_step, _action_bytes(schema), "actions")
 
     @property
-    def _rule(self) -> step_table.Rule:
+    def rule(self) -> step_table.Rule:
         """Any complete step whose older frames are stored."""
         return step_table.Rule(older=self.frame_stack - 1)
 
-    def _why_not_ready(self, store: steps.StepStore) -> str:
+    def why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, for an error message."""
         if self.frame_stack > 1:
             return f"no step with a known next observation and all its {self.frame_stack} frames is stored"

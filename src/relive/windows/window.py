@@ -26,19 +26,19 @@ Batch = TypeVar("Batch", bound=batches.KeyedBatch[Any])
 class Window(registry.Configurable, abc.ABC, Generic[Batch]):
     """Decides which rows make one element of a batch."""
 
-    _compared_paths: ClassVar[tuple[str, ...]] = ()
+    compared_paths: ClassVar[tuple[str, ...]] = ()
     """The fields of the observation that show whether a step follows the one before; all if empty."""
 
     @property
     @abc.abstractmethod
-    def _rule(self) -> step_table.Rule:
+    def rule(self) -> step_table.Rule:
         """At which rows a window may start, in the numbers of `kernels.append`."""
 
     @abc.abstractmethod
-    def _why_not_ready(self, store: steps.StepStore) -> str:
+    def why_not_ready(self, store: steps.StepStore) -> str:
         """Return why there is no anchor yet, for an error message."""
 
-    def _check_room(self, schema: schema_lib.Schema | None) -> None:
+    def check_room(self, schema: schema_lib.Schema | None) -> None:
         """Raise ArgumentError if memory does not hold a single window of such rows; None if they are not known yet.
 
         By default, windows are small.

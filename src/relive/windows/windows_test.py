@@ -230,7 +230,7 @@ def kept_frames(buffer: Any, key: int) -> int:
     store, slot = buffer._store, np.array([key % buffer.capacity])
     episode = store.episodes_of(slot)
     oldest = store.steps_of(store.episodes[append.OLDEST][episode])
-    return int(np.minimum(store.steps_of(slot) - oldest, buffer.window._rule[0])[0])
+    return int(np.minimum(store.steps_of(slot) - oldest, buffer.window.rule[0])[0])
 
 
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
@@ -267,8 +267,8 @@ def test_eligible_rows_are_those_the_window_can_read(window: Any, streams: int, 
         buffer.check()
         for key, was_readable in before.items():
             if was_readable and key in after:
-                assert after[key] or kept_frames(buffer, key) < window._rule[0]
-            if not was_readable and after.get(key) and window._rule[0] > 0:
+                assert after[key] or kept_frames(buffer, key) < window.rule[0]
+            if not was_readable and after.get(key) and window.rule[0] > 0:
                 steps = buffer._store.steps_of(np.array([key % capacity]))
-                assert kept_frames(buffer, key) == min(window._rule[0], int(steps[0]))
+                assert kept_frames(buffer, key) == min(window.rule[0], int(steps[0]))
         before = after
