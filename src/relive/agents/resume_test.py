@@ -327,7 +327,7 @@ def test_a_sync_beside_grouped_records_writes_each_once(
             patch.setattr(journal_reader, "packed", after_sync(journal_reader.packed))
             patch.setattr(os, "write", after_sync(os.write))
             for number in range(3):
-                with journal._together(bytes):
+                with journal._group(bytes):
                     journal._append(1, b"%d" % number)
         for thread in threads:
             thread.join()

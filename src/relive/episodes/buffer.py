@@ -547,11 +547,12 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """
         self._gate.bind_to_loop()
         codec = codec_lib.checked(codec)
-        head, attached = self._described(self._place), self._attached
+        head, journal = self._described(self._place), self._journal
         snapshot, queue = episode_state.Snapshot(self._store), self._queue_snapshot()
 
         def write() -> None:
-            checkpointable.sync(attached)
+            if journal is not None:
+                journal.sync()
             state = {**head, **self._state_of(snapshot, queue, codec=codec)}
             checkpoint.save(state, path, keep=keep, progress=progress)
 
@@ -594,6 +595,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             CheckpointError: The journal could not be written, or the codec does not support an object.
         """
         self._attach(journal, codec=codec_lib.checked(codec))
+        self._store.listeners.append(self._journal)
 
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""

@@ -18,7 +18,7 @@ Episodes that are open when a segment begins are carried over: they are written 
 needs an earlier segment, and old segments can be deleted with the finished episodes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 import contextlib
 from typing import Any, TypeAlias
 
@@ -69,11 +69,6 @@ class EpisodeJournal(commands.Writer):
         self._evicted: list[Episode] = []
         if replay is not None and replay.codec_name != codec.name:
             raise errors.ArgumentError(f"codec must be the one of the journal, {replay.codec_name}, got {codec.name}")
-
-    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
-        """Prepare the journal; see Bound."""
-        super().begin(base, records)
-        self._store.listeners.append(self)
 
     def start(self, episode: Episode) -> None:
         """Journal the start of an episode."""

@@ -341,20 +341,11 @@ def coded(kind: type[Checkpointable], codec: "codec_lib.Codec | None") -> dict[s
     return {}
 
 
-def sync(attached: "tuple[journal_lib.Journal, str] | None") -> None:
-    """Sync a journal, if attached: otherwise a checkpoint could survive records that precede it."""
-    if attached is not None:
-        with contextlib.suppress(errors.ReplayError):
-            attached[0].sync()
-
-
 class Journalable(Checkpointable):
     """A buffer that can also write its changes to a journal."""
 
     _journal: Any = None
     """The writer of the journal, if one is attached."""
-    _attached: "tuple[journal_lib.Journal, str] | None" = None
-    """The journal, and its id."""
     _position: Position | None = None
     """Where in a journal the buffer was recovered to."""
 
@@ -385,7 +376,7 @@ class Journalable(Checkpointable):
 
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""
-        self._journal = self._attached = self._position = None
+        self._journal = self._position = None
 
     def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
         validation.require_instance("journal", journal, journal_lib.Journal)
@@ -403,32 +394,31 @@ class Journalable(Checkpointable):
                 "relive.recover(path) returns its buffer"
             )
         bound = self._journaled(journal, position.replay, **options)
-        first: state_lib.State | None = None
-        journal_id, has_checkpoint = position.journal_id, False
-        if self._position is None:
-            first = self._described(self._state_dict, **options)
-            nbytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in first["arrays"].values())
-            if nbytes > state_lib.CHUNK:
-                bound.save_base({**first, "journal": {"id": journal_id, "num_records": 1}})
-                first, has_checkpoint = None, True
 
-        def base() -> bytes:
-            nonlocal first, has_checkpoint
-            state = self._described(self._base_state, **options) if first is None else first
-            head = {"journal_id": journal_id, "has_checkpoint": has_checkpoint}
-            first, has_checkpoint = None, False
+        def encoded(state: state_lib.State, *, has_checkpoint: bool = False) -> bytes:
+            head = {"journal_id": position.journal_id, "has_checkpoint": has_checkpoint}
             return codec_lib.PlainCodec().encode({**head, **state_lib.whole(state)})
 
-        bound.begin(base, [] if self._position is None else self._since_recovery(position))
-        self._journal, self._attached, self._position = bound, (journal, journal_id), None
+        def base() -> bytes:
+            return encoded(self._described(self._base_state, **options))
+
+        def first_base() -> bytes:
+            state = self._described(self._state_dict, **options)
+            nbytes = sum(math.prod(array.shape) * array.dtype.itemsize for array in state["arrays"].values())
+            if nbytes <= state_lib.CHUNK:
+                return encoded(state)
+            bound.save_base({**state, "journal": {"id": position.journal_id, "num_records": 1}})
+            return encoded(self._described(self._base_state, **options), has_checkpoint=True)
+
+        if self._position is None:
+            bound.begin(position.journal_id, base, first_base)
+        else:
+            bound.begin(position.journal_id, base, base, self._since_recovery(position))
+        self._journal, self._position = bound, None
 
     def _place(self) -> state_lib.State:
         """Return the buffer's position in its journal, as part of a state."""
-        if self._attached is None:
-            return {"journal": None}
-        journal, journal_id = self._attached
-        self._journal.catch_up()
-        return {"journal": {"id": journal_id, "num_records": journal.num_records}}
+        return {"journal": None if self._journal is None else self._journal.place()}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and pickles: everything but the position in a journal."""
@@ -437,7 +427,8 @@ class Journalable(Checkpointable):
         return {**vars(self), "_position": None}
 
     def _full_state(self, **options: Any) -> state_lib.State:
-        sync(self._attached)
+        if self._journal is not None:
+            self._journal.sync()
         return {**self._place(), **super()._full_state(**options)}
 
     def _load_state(self, state: state_lib.State, **options: Any) -> None:

@@ -226,6 +226,7 @@ class Journal(duplicates.NeverCopied):
         self,
         base: Callable[[], bytes],
         carried: Callable[[], Records] = lambda: (),
+        first_base: Callable[[], bytes] | None = None,
         *,
         newest: Callable[[], Any] = lambda: None,
         begun: Iterable[tuple[int, Any]] = (),
@@ -238,6 +239,7 @@ class Journal(duplicates.NeverCopied):
         Args:
             base: Returns a record from which the owner can continue without earlier ones; called when a segment begins.
             carried: Returns kind and payload of the records that follow it; called after `base`.
+            first_base: Returns the first record of the journal; like `base` if None.
             newest: Returns what the owner stored last, for `_release`; called when a segment begins.
             begun: What it returned for the segments that are there, each with the number of its first record.
             records: What is written to the segment that is there, as one record, or within `_group`.
@@ -246,7 +248,7 @@ class Journal(duplicates.NeverCopied):
         if self._begun is not None:
             raise errors.ArgumentError("begin was called before: a journal has one owner")
         if self._segment is None:
-            self._begin_segment(base, carried, newest)
+            self._begin_segment(first_base or base, carried, newest)
         elif records and self._pending is not None:
             for record in records:
                 self._gather(self._pending, *record)
@@ -585,14 +587,33 @@ class Bound(abc.ABC):
     def __init__(self, journal: Journal, begun: Sequence[tuple[int, Any]]) -> None:
         self._journal, self._begun = journal, begun
 
-    def begin(self, base: Callable[[], bytes], records: Sequence[tuple[int, bytes]] = ()) -> None:
+    def begin(
+        self,
+        journal_id: str,
+        base: Callable[[], bytes],
+        first_base: Callable[[], bytes],
+        records: Sequence[tuple[int, bytes]] = (),
+    ) -> None:
         """Prepare the journal, or raise and change nothing.
 
         Args:
+            journal_id: The id of the journal.
             base: Returns the contents that its next segment begins with.
+            first_base: Returns those of its first one, if there is none yet.
             records: What happened since the journal was replayed: it is written now, as one record.
         """
-        self._journal._begin(base, self._carried, newest=self._newest, begun=self._begun, records=records)
+        self._journal_id, newest, begun = journal_id, self._newest, self._begun
+        self._journal._begin(base, self._carried, first_base, newest=newest, begun=begun, records=records)
+
+    def place(self) -> dict[str, Any]:
+        """Return how far the journal goes, as part of a state."""
+        self._journal._catch_up()
+        return {"id": self._journal_id, "num_records": self._journal.num_records}
+
+    def sync(self) -> None:
+        """Sync the journal, if that works: otherwise a checkpoint could survive records that precede it."""
+        with contextlib.suppress(errors.ReplayError):
+            self._journal.sync()
 
     def prepare(self) -> None:
         """Do what must precede a change: a segment that begins with the next record is without it."""
@@ -610,10 +631,6 @@ class Bound(abc.ABC):
     def save_base(self, state: state_lib.State) -> None:
         """Save the state that the journal is to begin with as a checkpoint, which its first record refers to."""
         self._journal._save_base(state)
-
-    def catch_up(self) -> None:
-        """Write what could not be written before."""
-        self._journal._catch_up()
 
     def release(self) -> None:
         """Delete the segments of which all is gone."""
