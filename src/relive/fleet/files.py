@@ -81,7 +81,7 @@ class Files:
         """Raise CheckpointError if there is no room for a large record; looks once a second while there is."""
         if time.monotonic() - self._looked < 1.0:
             return
-        left, least = journal._free_bytes, 2 * journal._largest_together + _LEAST_ROOM
+        left, least = shutil.disk_usage(journal.path).free, 2 * journal._largest_together + _LEAST_ROOM
         if left < least:
             raise errors.CheckpointError(
                 f"{files.named(journal.path)} needs {least} bytes on its disk, which has {left}"

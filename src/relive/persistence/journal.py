@@ -199,11 +199,6 @@ class Journal(duplicates.NeverCopied):
         return self._num_synced
 
     @property
-    def _free_bytes(self) -> int:
-        """How much room there is on the disk, as far as the system says."""
-        return shutil.disk_usage(self.path).free
-
-    @property
     def _is_due(self) -> bool:
         """Whether the policy requires a sync now."""
         return self._num_records - self._num_synced >= self._most_unsynced
@@ -261,13 +256,6 @@ class Journal(duplicates.NeverCopied):
             arguments = (weakref.ref(self), self._closing, float(self._fsync.seconds))
             self._syncer = threading.Thread(target=_sync_now_and_then, args=arguments, daemon=True)
             self._syncer.start()
-
-    def _save_base(self, state: state_lib.State) -> None:
-        """Save a state as the checkpoint that the journal begins with, before the first record, which refers to it."""
-        path = journal_reader.checkpoint_of(self.path)
-        with files.raising(self.path, _UNWRITTEN):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-        checkpoint.save(state, path)
 
     def _append(self, kind: int, payload: bytes) -> int:
         """Write a record of a kind in [1, 255), and return its number; within `_group`, that of the record of all.
@@ -630,7 +618,10 @@ class Bound(abc.ABC):
 
     def save_base(self, state: state_lib.State) -> None:
         """Save the state that the journal is to begin with as a checkpoint, which its first record refers to."""
-        self._journal._save_base(state)
+        path = journal_reader.checkpoint_of(self._journal.path)
+        with files.raising(self._journal.path, _UNWRITTEN):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+        checkpoint.save(state, path)
 
     def release(self) -> None:
         """Delete the segments of which all is gone."""

@@ -599,7 +599,8 @@ def test_a_failed_base_checkpoint_attaches_nothing(tmp_path: pathlib.Path, monke
         with pytest.raises(errors.CheckpointError, match="log could not be written: File exists$"):
             buffer.attach(log)
         (tmp_path / "log" / "base").unlink()
-        log._save_base(buffer.state_dict())
+        os.mkdir(tmp_path / "log" / "base")
+        buffer.save(journal_reader.checkpoint_of(str(tmp_path / "log")))
     with pytest.raises(errors.CheckpointError, match="log holds no record$"):
         relive.recover(tmp_path / "log")
     with opened(tmp_path / "log") as log:
