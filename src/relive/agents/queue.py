@@ -93,7 +93,7 @@ class LearnerQueue:
         self._admission, self._groups, self._redeliver, self._limits = admission, groups, redeliver, limits
         self._journal: Any = None
         self.known: ledger_lib.Ledger | None = None
-        self.num_commands = 0
+        self.num_commands = self._num_asking = 0
         if ledger is not None:
             self._begin(ledger)
         elif admission is not None or groups is not None:
@@ -178,17 +178,31 @@ class LearnerQueue:
         kept: int | None,
     ) -> bool:
         """Call `accept` for the next units, drop the refused ones, and return whether any was checked."""
-        line, has_asked = self._line(request.kind), False
+        has_asked, line = False, self._line(request.kind)
         accepted.intersection_update([unit for unit in accepted if unit in line])
         for unit in line.find(request.count, self.least_version(request), kept)[0]:
-            if unit not in accepted and unit in line:  # An earlier `accept` may have called the buffer.
+            if unit not in accepted and unit in self._line(
+                request.kind
+            ):  # An earlier `accept` may have called the buffer.
                 has_asked = True
-                if validation.boolean("what accept returns", accept(_copied(unit))):
+                if self._is_accepted(unit, accept):
                     accepted.add(unit)
-                elif unit in line:
+                elif unit in self._line(request.kind):
                     self._write_later(queue_journal.DELIVER, not unit.is_group, [], _ids([unit]), "rejected")
                     self.ledger().drop(unit, "rejected")
         return has_asked
+
+    def _is_accepted(self, unit: units.Unit, accept: Callable[[list[Any]], object]) -> bool:
+        self._num_asking += 1
+        try:
+            return validation.boolean("what accept returns", accept(_copied(unit)))
+        finally:
+            self._num_asking -= 1
+
+    def refuse_while_asking(self) -> None:
+        """Raise ArgumentError in a call of `accept`: the buffer is about to go on from another state."""
+        if self._num_asking:
+            raise errors.ArgumentError("accept must not call load_state_dict: return True or False first")
 
     def deliver(self, request: Take, number: int, kept: int | None = None) -> list[list[Any]]:
         """Deliver `number` units of what a request asks for, which must be ready, and return copies of them."""

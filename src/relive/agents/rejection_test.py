@@ -227,3 +227,29 @@ def test_an_accept_that_calls_the_buffer_breaks_nothing() -> None:
     assert ids(buffer.next_episodes_nowait(2, accept=accept)) == [lived[2], lived[4]]
     assert seen == [*lived[:3], lived[4]]
     buffer.check()
+
+
+def test_an_accept_that_clears_the_buffer_gets_nothing() -> None:
+    """What it was asked about is gone, whatever it says."""
+    buffer = Buffer(redeliver=True)
+    for answer in (True, False):
+        live(buffer)
+        with pytest.raises(relive.NotReadyError, match=r"found 0 of 1"):
+            buffer.next_episodes_nowait(1, accept=lambda episode, said=answer: buffer.clear() or said)
+        buffer.check()
+    assert buffer.get_drops() == {"cleared": {"a": 2}}
+
+
+@pytest.mark.parametrize("kind", ["episodes", "groups"])
+def test_an_accept_cannot_load_another_state(kind: str) -> None:
+    """The call would deliver what waits in that state, too."""
+    buffer = Buffer(groups=relive.Groups(1))
+    live(buffer, group_id="g" if kind == "groups" else None)
+    state = buffer.state_dict()
+    with pytest.raises(
+        relive.ArgumentError, match=r"^accept must not call load_state_dict: return True or False first$"
+    ):
+        getattr(buffer, f"next_{kind}_nowait")(1, accept=lambda unit: buffer.load_state_dict(state))
+    assert len(getattr(buffer, f"next_{kind}_nowait")(1)) == 1
+    buffer.load_state_dict(state)
+    buffer.check()
