@@ -70,6 +70,9 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
     A buffer is bound to the event loop of the first awaited call until that loop is closed. It has no locks and is not
     thread-safe.
 
+    A subclass that notes starts and ends overrides `start_episode_nowait` and `end_episode_nowait` alone: the awaited
+    calls make these. Likewise `abort_episode_nowait`, which a block makes that is left without an end.
+
     Args:
         max_transitions: Maximum number of stored transitions; None for no limit. Whole episodes are evicted, those that
             finished first first. An open episode is never evicted: while only open ones are left the limit may be
