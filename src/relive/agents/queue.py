@@ -187,7 +187,7 @@ class LearnerQueue:
                 has_asked = True
                 if self._is_accepted(unit, accept):
                     accepted.add(unit)
-                elif unit in self._line(request.kind):
+                elif unit in line:
                     self._write_later(queue_journal.DELIVER, not unit.is_group, [], _ids([unit]), "rejected")
                     self.ledger().drop(unit, "rejected")
         return has_asked
@@ -199,10 +199,10 @@ class LearnerQueue:
         finally:
             self._num_asking -= 1
 
-    def refuse_while_asking(self) -> None:
-        """Raise ArgumentError in a call of `accept`: the buffer is about to go on from another state."""
+    def refuse_while_asking(self, call: str) -> None:
+        """Raise ArgumentError if `accept` makes a call that takes away what it is asked about."""
         if self._num_asking:
-            raise errors.ArgumentError("accept must not call load_state_dict: return True or False first")
+            raise errors.ArgumentError(f"accept must not call {call}: return True or False first")
 
     def deliver(self, request: Take, number: int, kept: int | None = None) -> list[list[Any]]:
         """Deliver `number` units of what a request asks for, which must be ready, and return copies of them."""

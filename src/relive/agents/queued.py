@@ -250,7 +250,7 @@ class Queued(checkpointable.Journalable):
 
     def _load_queue(self, given: state_lib.StateReader) -> None:
         """Restore the queue of a state, given the episodes of that state in the store."""
-        self._queue.refuse_while_asking()
+        self._queue.refuse_while_asking("load_state_dict")
         rules = {"admission": self._admission, "groups": self._groups}
         ledger = queue_state.load(given, self._store, self._queue.new_ledger, rules)
         if ledger is not None and self._redeliver and not given.part("settings").boolean("redeliver"):

@@ -229,27 +229,24 @@ def test_an_accept_that_calls_the_buffer_breaks_nothing() -> None:
     buffer.check()
 
 
-def test_an_accept_that_clears_the_buffer_gets_nothing() -> None:
-    """What it was asked about is gone, whatever it says."""
-    buffer = Buffer(redeliver=True)
-    for answer in (True, False):
-        live(buffer)
-        with pytest.raises(relive.NotReadyError, match=r"found 0 of 1"):
-            buffer.next_episodes_nowait(1, accept=lambda episode, said=answer: buffer.clear() or said)
-        buffer.check()
-    assert buffer.get_drops() == {"cleared": {"a": 2}}
-
-
+@pytest.mark.parametrize("call", ["clear", "load_state_dict"])
 @pytest.mark.parametrize("kind", ["episodes", "groups"])
-def test_an_accept_cannot_load_another_state(kind: str) -> None:
-    """The call would deliver what waits in that state, too."""
+def test_an_accept_cannot_take_away_what_it_is_asked_about(kind: str, call: str) -> None:
+    """What waits in another state would be delivered twice, and a clear be journaled before the line begins."""
     buffer = Buffer(groups=relive.Groups(1))
     live(buffer, group_id="g" if kind == "groups" else None)
-    state = buffer.state_dict()
-    with pytest.raises(
-        relive.ArgumentError, match=r"^accept must not call load_state_dict: return True or False first$"
-    ):
-        getattr(buffer, f"next_{kind}_nowait")(1, accept=lambda unit: buffer.load_state_dict(state))
+    arguments = [buffer.state_dict()] if call == "load_state_dict" else []
+    with pytest.raises(relive.ArgumentError, match=rf"^accept must not call {call}: return True or False first$"):
+        getattr(buffer, f"next_{kind}_nowait")(1, accept=lambda unit: getattr(buffer, call)(*arguments))
     assert len(getattr(buffer, f"next_{kind}_nowait")(1)) == 1
-    buffer.load_state_dict(state)
+    getattr(buffer, call)(*arguments)
     buffer.check()
+
+
+def test_an_accept_cannot_clear_tokens() -> None:
+    buffer = relive.TokenReplayBuffer(100)
+    step = relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
+    buffer.add_episode([step], agent_id="a")
+    with pytest.raises(relive.ArgumentError, match=r"^accept must not call clear: return True or False first$"):
+        buffer.next_episodes_nowait(1, accept=lambda episode: buffer.clear() is None)
+    assert len(buffer) == 2

@@ -43,6 +43,7 @@ from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.samplers import prioritized
+from relive.samplers import recorded
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema
 from relive.storage import ragged
@@ -87,7 +88,7 @@ class TokenBufferStats(statistics.Statistics):
     stale_keys: int
 
 
-class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
+class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Recorded):
     """Stores token episodes of language-model agents, first in, first out, and samples padded batches.
 
     The steps of an episode are joined into one sequence if each prompt begins with the entire previous prompt and
@@ -309,6 +310,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
 
     def clear(self) -> None:
         """Remove every episode. Keys, counters, the random generator and the policy version are not reset."""
+        self._queue.refuse_while_asking("clear")
         if self._journal is None:
             self._store.clear(self._draws)
             return
@@ -580,27 +582,6 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
         if self._draws is not None:
             twin._draws.sampler = checkpointable.become(self._draws.sampler, twin._draws.sampler)
         super()._swap(twin)
-
-    def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
-        """Write every change to a journal from now on, in the call that makes it.
-
-        An empty journal begins with everything stored now: as one record, or, above 16 MiB, as a checkpoint in its
-        directory. A journal with contents is continued: the buffer must be the one that `recover` returned. Draws are
-        not written.
-
-        Args:
-            journal: An open journal that no other buffer writes to. While it is attached, a call that cannot be
-                journaled raises CheckpointError and changes nothing.
-            priorities: Whether to journal `update_priorities` too, 16 bytes per priority.
-
-        Raises:
-            ArgumentError: A journal is already attached, this one does not match the buffer, or `priorities` is set and
-                the buffer has none.
-            CheckpointError: The journal could not be written.
-        """
-        if validation.boolean("priorities", priorities):
-            prioritized.required(self.sampler, "attach with priorities=True")
-        self._attach(journal, priorities=priorities)
 
     def _written(self) -> tuple[int, ...]:
         store = self._store

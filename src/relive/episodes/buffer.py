@@ -637,6 +637,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
 
         The cumulative counters of `get_stats` and the random generator are not reset.
         """
+        self._queue.refuse_while_asking("clear")
         if self._journal is not None:
             self._journal.clear()
         self._store.clear()
