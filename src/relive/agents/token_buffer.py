@@ -24,8 +24,8 @@ from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import facts
 from relive.agents import groups as groups_lib
-from relive.agents import ledger_check
 from relive.agents import packing
+from relive.agents import queue as queue_lib
 from relive.agents import token_checks
 from relive.agents import token_draws
 from relive.agents import token_entry
@@ -169,10 +169,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
             self._store,
             rate_limiters.LimiterState(None, self._store, rate_limiters.Limits("max_tokens", max_tokens)),
             "sample, read and the calls that end in _nowait",
-            admission=admission,
-            groups=groups,
-            redeliver=redeliver,
-            limits={},
+            queue_lib.Rules(admission, groups, redeliver, {}).checked(),
         )
         self._draws: token_draws.TokenDraws | None = None
         if sampler is not None:
@@ -198,11 +195,6 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
     def sampler(self) -> sampler_lib.Sampler | None:
         """The sampler, which draws the sequences; None if they are drawn uniformly."""
         return None if self._draws is None else self._draws.sampler
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """The random generator used for sampling."""
-        return self._rng
 
     # Writing.
 
@@ -284,8 +276,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
                 ledger.places.use(ticket, entry.episode.episode_id)
 
         self._store.add(entry, self._draws, record)
-        if ledger is not None:
-            self._wake_ended()
+        self._ended()
         return keys
 
     def update(self, keys: npt.ArrayLike, **extras: Any) -> int:
@@ -316,15 +307,6 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
             return
         self._journal.prepare()
         self._store.clear(self._draws, self._journal.clear)
-
-    def close(self) -> None:
-        """Close the buffer: calls that wait now, and later calls that add or wait, raise ClosedError.
-
-        Stored sequences can still be sampled and read, and delivered with `next_episodes_nowait`. Any thread may close
-        the buffer. Closing twice has no effect.
-        """
-        self._gate.close()
-        self._gate.call_soon(self._waiters.wake)
 
     # Reading.
 
@@ -532,8 +514,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
             CorruptionError: An invariant does not hold; the message says which.
         """
         token_checks.store(self._store)
-        if self._queue.known is not None:
-            ledger_check.check(self._queue.known, self._store)
+        self._queue.check()
         if self._draws is not None:
             self._draws.check(self._store)
 

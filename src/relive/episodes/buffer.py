@@ -23,7 +23,7 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import groups as groups_lib
-from relive.agents import ledger_check
+from relive.agents import queue as queue_lib
 from relive.common import blocks
 from relive.common import copies
 from relive.common import imports
@@ -126,15 +126,13 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._rng = validation.generator("seed", seed)
         self._sampler = sampler
         self._store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(max_transitions, max_episodes)
-        limits = {"transitions": max_transitions, "episodes": max_episodes}
+        room = {"transitions": max_transitions, "episodes": max_episodes}
+        limits = {what: most for what, most in room.items() if most is not None}
         super().__init__(
             self._store,
             rate_limiters.LimiterState(limiter, self._store, rate_limiters.Limits("max_transitions", max_transitions)),
             "sample_n_step_nowait",
-            admission=admission,
-            groups=groups,
-            redeliver=redeliver,
-            limits={what: most for what, most in limits.items() if most is not None},
+            queue_lib.Rules(admission, groups, redeliver, limits).checked(),
         )
 
     # Writing.
@@ -492,11 +490,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """Return the number of complete transitions of each known policy version, oldest first."""
         return self._store.versions.totals()
 
-    @property
-    def rng(self) -> np.random.Generator:
-        """The random generator used for sampling."""
-        return self._rng
-
     def save(
         self,
         path: str | os.PathLike[str],
@@ -619,15 +612,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
 
     # Statistics and checks.
 
-    def close(self) -> None:
-        """Close the buffer: calls that wait now, and later calls that write or wait, raise ClosedError.
-
-        Stored transitions can still be drawn with `sample_n_step_nowait`. An open episode can no longer be ended;
-        leaving its block makes it ABORTED. Any thread may close the buffer. Closing twice has no effect.
-        """
-        self._gate.close()
-        self._gate.call_soon(self._waiters.wake)
-
     def get_stats(self) -> store_lib.EpisodeBufferStats:
         """Return statistics of the buffer. O(open episodes)."""
         return self._store.stats()
@@ -650,8 +634,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             CorruptionError: An invariant does not hold; the message says which.
         """
         self._store.check()
-        if self._queue.known is not None:
-            ledger_check.check(self._queue.known, self._store)
+        self._queue.check()
 
     def __len__(self) -> int:
         """Return the number of complete transitions stored."""
@@ -707,12 +690,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         if journal is not None:
             journal.settle()
         self._gate.wake()
-
-    def _ended(self) -> None:
-        """Wake the callers that wait for the end of an episode."""
-        self._gate.wake()
-        if self._queue.known is not None:
-            self._wake_ended()
 
     def _open_ids(self) -> Collection[str]:
         return self._store.open
