@@ -51,6 +51,7 @@ class Queued(checkpointable.Journalable):
         rules: The rules for its actors and its learner.
     """
 
+    _RULES = frozenset({"groups"})
     _HAS_WHOLE_EPISODES: ClassVar[bool] = False
     """Whether episodes are stored when they have ended, so that none is ever open."""
 
@@ -140,7 +141,8 @@ class Queued(checkpointable.Journalable):
             if position is not None and is_as_recovered:
                 abandoned = (*position.abandoned, group_ids)
                 self._position = dataclasses.replace(position, written=self._written(), abandoned=abandoned)
-            self._ended()
+            self._gate.wake()
+            self._wake_ended()
         if self._queue.known is not None:
             self._queue.known.places.release_all()
         return len(group_ids) if self._HAS_WHOLE_EPISODES else num_open
@@ -264,13 +266,11 @@ class Queued(checkpointable.Journalable):
         super().detach()
         self._queue.write_to(None)
 
-    def _ended(self) -> None:
+    def _wake_ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""
-        self._gate.wake()
-        if self._queue.known is not None:
-            self._waiters.wake_learner()
-            if self.admission is not None and self.admission.max_running is not None:
-                self._waiters.wake_starts()
+        self._waiters.wake_learner()
+        if self.admission is not None and self.admission.max_running is not None:
+            self._waiters.wake_starts()
 
 
 def sums_of(buffer: Queued) -> sums_lib.Sums:

@@ -255,15 +255,15 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         **extras: Any,
     ) -> arrays.Keys:
         """Store the joined steps of an episode; see `add_episode`."""
-        names: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
-        names["group_id"] = None if group_id is None else validation.non_empty_string("group_id", group_id)
+        agent_id, group_id, _ = episode_lib.checked_start(agent_id, group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
-        names |= {"status": status, "episode_id": str(uuid.uuid4())}
+        names: dict[str, Any] = {"agent_id": agent_id, "group_id": group_id, "status": status}
+        names["episode_id"] = str(uuid.uuid4())
         names["encoded_metadata"] = metadata_lib.encoded(metadata)
         columns = extras_lib.of_episode(self._store, joined, extras)
         ledger = self._queue.known if ticket is None else self._queue.ledger()
         if ledger is not None:
-            ledger.check_start(names["group_id"], ticket, "add_episode")
+            ledger.check_start(group_id, ticket, "add_episode")
         if self._journal is not None:
             self._journal.prepare()
         entry = token_entry.fitted(self._store, names, joined, columns)
@@ -276,7 +276,8 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
                 ledger.places.use(ticket, entry.episode.episode_id)
 
         self._store.add(entry, self._draws, record)
-        self._ended()
+        if ledger is not None:
+            self._wake_ended()
         return keys
 
     def update(self, keys: npt.ArrayLike, **extras: Any) -> int:

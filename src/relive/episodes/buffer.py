@@ -194,11 +194,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
     ) -> str:
         """Do what `start_episode` does, with the same exceptions, as a plain call."""
         self._gate.refuse_if_closed()
-        agent_id = validation.string("agent_id", agent_id)
-        if group_id is not None:
-            group_id = validation.non_empty_string("group_id", group_id)
-        if policy_version is not None:
-            policy_version = validation.non_negative_int("policy_version", policy_version)
+        agent_id, group_id, policy_version = episode_lib.checked_start(agent_id, group_id, policy_version)
         known = None if metadata is None else metadata_lib.copied(metadata)
         ledger = self._queue.known if ticket is None else self._queue.ledger()
         if ledger is not None:
@@ -421,8 +417,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
-        batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
-        lags = self._checked_lags(max_lag, lag_decay)
+        batch_size, n, gamma, lags = self._checked_request(batch_size, n, gamma, max_lag, lag_decay)
         if lags is None:
             await self._gate.wait_to_sample(batch_size)
         else:
@@ -437,8 +432,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         Raises:
             NotReadyError: No transition is complete or within the lag, or the limiter holds samples back.
         """
-        batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
-        lags = self._checked_lags(max_lag, lag_decay)
+        batch_size, n, gamma, lags = self._checked_request(batch_size, n, gamma, max_lag, lag_decay)
         if not len(self._store):
             remedy = "append a step and the observation after it, or await sample_n_step"
             if self._gate.is_closed:
@@ -645,29 +639,25 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         others = self._others_set("max_transitions", "max_episodes")
         return f"<{type(self).__name__} of {len(self)} transitions, {limits}{others}>"
 
-    def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
-        """Return the arguments of a sample call, checked."""
+    def _checked_request(
+        self, batch_size: int, n: int, gamma: float, max_lag: int | None, lag_decay: float
+    ) -> tuple[int, int, float, versions.Lags | None]:
+        """Return the arguments of a sample call, checked; None for lags that are unrestricted."""
         if self._gate.is_closed:
             batch_size = validation.batch_size("batch_size", batch_size)
         else:
             batch_size = self._limited.checked_batch_size(batch_size)
-        return batch_size, validation.positive_int("n", n), validation.discount("gamma", gamma)
-
-    def _checked_lags(self, max_lag: int | None, lag_decay: float) -> versions.Lags | None:
-        """Return the lags requested in a sample call; None if unrestricted."""
+        n, gamma = validation.positive_int("n", n), validation.discount("gamma", gamma)
         if max_lag is None and type(lag_decay) is float and lag_decay == 1:
-            return None
+            return batch_size, n, gamma, None
         lags = versions.asked(max_lag, lag_decay)
         if lags is not None and self._has_own_draw():
             raise errors.ArgumentError(
                 "max_lag and lag_decay must be left out where "
                 f"{type(self._sampler or self).__name__}._draw decides what is drawn"
             )
-        if lags is not None and self._store.policy_version is None:
-            raise errors.ArgumentError(
-                "max_lag and lag_decay need the learner's policy version: call set_policy_version first"
-            )
-        return lags
+        versions.require_learner(lags, self._store.policy_version)
+        return batch_size, n, gamma, lags
 
     def _has_own_draw(self) -> bool:
         """Return whether there is a sampler, or `_draw` is overridden, by a subclass or on the instance."""
@@ -690,6 +680,12 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         if journal is not None:
             journal.settle()
         self._gate.wake()
+
+    def _ended(self) -> None:
+        """Wake the callers that wait for the end of an episode."""
+        self._gate.wake()
+        if self._queue.known is not None:
+            self._wake_ended()
 
     def _open_ids(self) -> Collection[str]:
         return self._store.open
