@@ -205,9 +205,7 @@ class LearnerQueue:
         has_asked, line = False, self._line(request.kind)
         accepted.intersection_update([unit for unit in accepted if unit in line])
         for unit in line.find(request.count, self.least_version(request), kept)[0]:
-            if unit not in accepted and unit in self._line(
-                request.kind
-            ):  # An earlier `accept` may have called the buffer.
+            if unit not in accepted and unit in line:  # An earlier `accept` may have called the buffer.
                 has_asked = True
                 if self._is_accepted(unit, accept):
                     accepted.add(unit)
