@@ -95,28 +95,6 @@ _HELD: contextvars.ContextVar[frozenset[Any]] = contextvars.ContextVar("_HELD", 
 """References to the tickets whose block this context is in, or that it has used, or a context that it began in."""
 
 
-class Holdable:
-    """A ticket that knows who holds it.
-
-    Until a place comes back, this is the task, or the thread without a task, that was given it or used it last: others
-    may be about to use it. Then it is everybody in its `with` block, or who has used it, and the tasks that they begin.
-    """
-
-    __slots__ = ("_has_come_back", "_holder")
-
-    def _hold(self) -> None:
-        self._has_come_back, self._holder = False, _runner()
-
-    def _use(self) -> None:
-        self._hold()
-        _HELD.set(frozenset([*(each for each in _HELD.get() if each() is not None), weakref.ref(self)]))
-
-    @property
-    def _is_held(self) -> bool:
-        """Whether the running task holds the ticket, so that it would wait for itself if it waited for a place."""
-        return weakref.ref(self) in _HELD.get() if self._has_come_back else self._holder is _runner()
-
-
 def _runner() -> object:
     """Return a reference to the running task, or to the thread if there is none."""
     with contextlib.suppress(RuntimeError):  # No event loop runs.
@@ -136,7 +114,7 @@ class Counts(Protocol):
         ...
 
 
-class Ticket(Holdable):
+class Ticket:
     """The right to start episodes; returned by `EpisodeReplayBuffer.admit`.
 
     Used up by `start_episode(..., ticket=ticket)`. An episode that ends as ABORTED or without a transition returns its
@@ -145,11 +123,40 @@ class Ticket(Holdable):
     an episode that fails later.
     """
 
-    __slots__ = ("__weakref__", "_counter", "_left")
+    __slots__ = ("__weakref__", "_counter", "_has_come_back", "_holder", "_left")
 
     def __init__(self, counter: Counts, count: int) -> None:
         self._counter, self._left = counter, count
         self._hold()
+
+    # Until a place comes back, its holder is the task, or the thread without a task, that was given it or used it last:
+    # others may be about to use it. Then it is everybody in its `with` block, or who has used it, and the tasks that
+    # they begin.
+
+    def _hold(self, *, is_used: bool = False) -> None:
+        """Record that the caller holds the ticket."""
+        self._has_come_back, self._holder = False, _runner()
+        if is_used:
+            _HELD.set(frozenset([*(each for each in _HELD.get() if each() is not None), weakref.ref(self)]))
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether the running task holds the ticket, so that it would wait for itself if it waited for a place."""
+        return weakref.ref(self) in _HELD.get() if self._has_come_back else self._holder is _runner()
+
+    def _require_left(self) -> None:
+        if not self._left:
+            raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
+
+    def _take(self) -> None:
+        """Record that an episode starts with it."""
+        self._left -= 1
+        self._hold(is_used=True)
+
+    def _take_back(self) -> None:
+        """Record that such an episode has failed, while the ticket is open: the place comes back to it."""
+        self._left += 1
+        self._has_come_back = True
 
     @property
     def left(self) -> int:
@@ -162,7 +169,7 @@ class Ticket(Holdable):
         self._counter.release_ticket(self, left)
 
     def __enter__(self) -> Self:
-        self._use()
+        self._hold(is_used=True)
         return self
 
     def __exit__(
@@ -266,17 +273,15 @@ class AdmissionCounter:
         assert isinstance(ticket, Ticket)
         if ticket._counter is not self:
             raise errors.ArgumentError("ticket must be of this buffer, and not from before it was loaded: admit again")
-        if not ticket._left:
-            raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
+        ticket._require_left()
 
     def use(self, ticket: Ticket | None, episode_id: str) -> None:
         """Record that an episode starts with a ticket that `check` let pass, or without one."""
         self._started[episode_id] = None
         if ticket is not None:
             self._started[episode_id] = weakref.ref(ticket)
-            ticket._left -= 1
             self.reserved -= 1
-            ticket._use()
+            ticket._take()
 
     def release_ticket(self, ticket: Ticket, count: int) -> None:
         """Close a ticket, which was released when it admitted `count` episodes more."""
@@ -320,9 +325,8 @@ class AdmissionCounter:
             self.release_place()
             return
         self.admitted = max(self.admitted - 1, 0)
-        ticket._left += 1
         self.reserved += 1
-        ticket._has_come_back = True
+        ticket._take_back()
         if self._waiting:
             with contextlib.suppress(RuntimeError):  # No event loop runs.
                 asyncio.get_running_loop().call_soon(self._warn_waiting)

@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import contextlib
 import copy
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import groups as groups_lib
 from relive.agents import ledger as ledger_lib
+from relive.agents import ledger_check
 from relive.agents import units
 from relive.agents import waiters as waiters_lib
 from relive.common import copies
@@ -59,16 +60,44 @@ class Taken(NamedTuple):
     ready: int
 
 
+class Rules(NamedTuple):
+    """The rules of a buffer for its actors and its learner; `checked` returns sound ones.
+
+    Attributes:
+        admission: For starting episodes; None to admit all.
+        groups: For groups of episodes; None for no groups.
+        redeliver: Whether what was not acknowledged is delivered again after a restart.
+        limits: The most that can be stored, by name, where there is a limit: a learner cannot ask for more.
+    """
+
+    admission: admission_lib.Admission | None
+    groups: groups_lib.Groups | None
+    redeliver: bool
+    limits: Mapping[str, int]
+
+    def checked(self) -> Self:
+        """Return the same rules, or raise ArgumentError if one is invalid, or groups do not fit the others."""
+        if self.admission is not None:
+            validation.require_instance("admission", self.admission, admission_lib.Admission)
+        if self.groups is not None:
+            validation.require_instance("groups", self.groups, groups_lib.Groups)
+            rooms = {f"max_{what} = {most}": most for what, most in self.limits.items()}
+            if self.admission is not None:
+                most = self.admission._most_at_once
+                rooms[f"{most} with {self.admission!r}"] = most
+            for room, most in rooms.items():
+                if self.groups.size > most:
+                    raise errors.ArgumentError(f"size of groups must be at most {room}, got {self.groups.size}")
+        return self._replace(redeliver=validation.boolean("redeliver", self.redeliver))
+
+
 class LearnerQueue:
     """The queue of one buffer.
 
     Args:
         store: The episodes.
         waiters: Those who wait for the buffer.
-        admission: The rule for starting episodes; None to admit all.
-        groups: The rule for complete groups; None for no groups.
-        redeliver: Whether what was not acknowledged is delivered again after a restart.
-        limits: The most that can be stored, by name, where there is a limit: a learner cannot ask for more.
+        rules: The rules.
         name: The class of the buffer, for error messages.
         ledger: A ledger of these episodes; None if the learner has asked for none.
 
@@ -81,27 +110,22 @@ class LearnerQueue:
         self,
         store: Any,
         waiters: waiters_lib.DeliveryWaiters,
-        *,
-        admission: admission_lib.Admission | None,
-        groups: groups_lib.Groups | None,
-        redeliver: bool,
-        limits: Mapping[str, int],
+        rules: Rules,
         name: str,
         ledger: ledger_lib.Ledger | None = None,
     ) -> None:
-        self._store, self._waiters, self._name = store, waiters, name
-        self._admission, self._groups, self._redeliver, self._limits = admission, groups, redeliver, limits
+        self._store, self._waiters, self._rules, self._name = store, waiters, rules, name
         self._journal: Any = None
         self.known: ledger_lib.Ledger | None = None
-        self.num_commands = 0
+        self.num_commands = self._num_asking = 0
         if ledger is not None:
             self._begin(ledger)
-        elif admission is not None or groups is not None:
+        elif rules.admission is not None or rules.groups is not None:
             self.ledger()
 
     def new_ledger(self) -> ledger_lib.Ledger:
         """Return an empty ledger with the rules of the queue."""
-        return ledger_lib.Ledger(self._admission, self._groups, self._waiters)
+        return ledger_lib.Ledger(self._rules.admission, self._rules.groups, self._waiters)
 
     def ledger(self) -> ledger_lib.Ledger:
         """Return the ledger, begun now if there was none."""
@@ -129,11 +153,11 @@ class LearnerQueue:
         Raises:
             ArgumentError: An argument is invalid for this buffer; the error names the call.
         """
-        if kind == "groups" and self._groups is None:
+        if kind == "groups" and self._rules.groups is None:
             raise errors.ArgumentError(f"{call} needs a buffer with groups: {self._name}(groups=Groups(size))")
         count = validation.positive_int("count", count)
-        each = groups_lib.sizes(self._groups if kind == "groups" else None)[0]
-        for what, most in self._limits.items():
+        each = groups_lib.sizes(self._rules.groups if kind == "groups" else None)[0]
+        for what, most in self._rules.limits.items():
             if count * each > most:
                 raise errors.ArgumentError(f"count must be at most {most // each} with {most} {what}, got {count}")
         if accept is not None:
@@ -178,17 +202,29 @@ class LearnerQueue:
         kept: int | None,
     ) -> bool:
         """Call `accept` for the next units, drop the refused ones, and return whether any was checked."""
-        line, has_asked = self._line(request.kind), False
+        has_asked, line = False, self._line(request.kind)
         accepted.intersection_update([unit for unit in accepted if unit in line])
         for unit in line.find(request.count, self.least_version(request), kept)[0]:
             if unit not in accepted and unit in line:  # An earlier `accept` may have called the buffer.
                 has_asked = True
-                if validation.boolean("what accept returns", accept(_copied(unit))):
+                if self._is_accepted(unit, accept):
                     accepted.add(unit)
                 elif unit in line:
                     self._write_later(queue_journal.DELIVER, not unit.is_group, [], _ids([unit]), "rejected")
                     self.ledger().drop(unit, "rejected")
         return has_asked
+
+    def _is_accepted(self, unit: units.Unit, accept: Callable[[list[Any]], object]) -> bool:
+        self._num_asking += 1
+        try:
+            return validation.boolean("what accept returns", accept(_copied(unit)))
+        finally:
+            self._num_asking -= 1
+
+    def refuse_while_asking(self, call: str) -> None:
+        """Raise ArgumentError if `accept` makes a call that takes away what it is asked about."""
+        if self._num_asking:
+            raise errors.ArgumentError(f"accept must not call {call}: return True or False first")
 
     def deliver(self, request: Take, number: int, kept: int | None = None) -> list[list[Any]]:
         """Deliver `number` units of what a request asks for, which must be ready, and return copies of them."""
@@ -254,7 +290,7 @@ class LearnerQueue:
         if not found:
             return 0
         stored = [episode.episode_id for episode in found]
-        has_single = any(ledger_lib.waits_alone(episode, self._groups) for episode in found)
+        has_single = any(ledger_lib.waits_alone(episode, self._rules.groups) for episode in found)
         self._write_later(queue_journal.REJECT, has_single, stored, reason)
         return self.ledger().reject(self._store, stored, reason, has_single=has_single)
 
@@ -264,7 +300,7 @@ class LearnerQueue:
         Raises:
             ArgumentError: Nothing is delivered again, or the learner does not have that version.
         """
-        if not self._redeliver:
+        if not self._rules.redeliver:
             raise errors.ArgumentError("ack needs a buffer that delivers again: give it redeliver=True")
         version, newest = validation.non_negative_int("version", version), self._store.policy_version
         if newest is None or version > newest:
@@ -289,16 +325,16 @@ class LearnerQueue:
     def resume(self, version: int) -> None:
         """Go on from weights of any policy version."""
         version = validation.non_negative_int("version", version)
-        self._write(queue_journal.RESUME, version, self._redeliver)
+        self._write(queue_journal.RESUME, version, self._rules.redeliver)
         self._store.policy_version = version
         if self.known is not None:
-            self.known.resume(self._store, version, waits=self._redeliver)
+            self.known.resume(self._store, version, waits=self._rules.redeliver)
         self._waiters.wake_learner()
 
     def restart(self) -> None:
         """Let what was not acknowledged wait again, after a restart."""
         if self.known is not None:
-            self.known.restart(waits=self._redeliver)
+            self.known.restart(waits=self._rules.redeliver)
         self._waiters.wake_learner()
 
     def abandon(self, group_ids: Iterable[str]) -> None:
@@ -348,6 +384,11 @@ class LearnerQueue:
         ledger.pass_time()
         older = 0 if max_lag is None or version is None else ledger.num_older(version - max_lag)
         return ledger.num_outstanding - older, ledger.places.running
+
+    def check(self) -> None:
+        """Raise CorruptionError if the ledger is inconsistent. O(episodes)."""
+        if self.known is not None:
+            ledger_check.check(self.known, self._store)
 
     # The journal.
 

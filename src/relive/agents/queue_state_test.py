@@ -57,6 +57,37 @@ def test_rules_are_given_to_a_state_without_a_queue() -> None:
     assert other.get_drops() == {}
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, None])
+def test_a_journal_is_replayed_by_its_own_rule_for_groups(tmp_path: pathlib.Path, size: int | None) -> None:
+    """What comes of it is loaded by the other one, and the journal is not continued by that."""
+    buffer = Buffer(groups=relive.Groups(2), redeliver=True)
+    with relive.Journal(tmp_path / "log") as log:
+        buffer.attach(log)
+        lived = [live(buffer, group_id=group_id) for group_id in "gghhikk"]
+        buffer.next_groups_nowait(1)
+        buffer.reject(lived[3:4])
+        buffer.detach()
+    groups = None if size is None else relive.Groups(size)
+    expected = Buffer.from_state(buffer.state_dict(), groups=groups)
+    recovered = relive.recover(tmp_path / "log", groups=groups)
+    recovered.check()
+    assert ids(helpers_test.stored(recovered)) == lived
+    assert recovered.get_drops() == expected.get_drops()
+    for name in ("unit_state", "unit_version", "unit_size", "unit_episode"):
+        assert recovered.state_dict()["arrays"][name].tolist() == expected.state_dict()["arrays"][name].tolist()
+    with relive.Journal(tmp_path / "log") as log:
+        if size == 2:
+            recovered.attach(log)
+        else:
+            with pytest.raises(
+                relive.ArgumentError, match=r"^journal must hold what the buffer does, got one of \d+ rec"
+            ):
+                recovered.attach(log)
+            with relive.Journal(tmp_path / "other") as other:
+                recovered.attach(other)
+            assert repr(relive.recover(tmp_path / "other").groups) == repr(groups)
+
+
 def test_a_line_of_single_episodes_goes_on_by_other_rules() -> None:
     buffer = Buffer()
     lived = [live(buffer) for _ in range(3)]

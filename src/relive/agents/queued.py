@@ -11,11 +11,12 @@ A queue without a learner is empty, and is told nothing: its ledger begins at on
 groups, else once one of these calls was made. What waits is in `delivery`.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 import dataclasses
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from relive import errors
+import numpy as np
+
 from relive.agents import admission as admission_lib
 from relive.agents import bias
 from relive.agents import groups as groups_lib
@@ -47,69 +48,53 @@ class Queued(checkpointable.Journalable):
         store: The episodes.
         limiter: The limiter with the counts of the buffer.
         still_there: The calls that still work after `close`; for error messages.
-        admission: The rule for starting episodes; None to admit all.
-        groups: The rule for groups; None for no groups.
-        redeliver: Whether what was not acknowledged is delivered again after a restart.
-        limits: The most that can be stored, by name, where there is a limit: a learner cannot ask for more.
+        rules: The rules for its actors and its learner.
     """
 
+    _RULES = frozenset({"groups"})
     _HAS_WHOLE_EPISODES: ClassVar[bool] = False
     """Whether episodes are stored when they have ended, so that none is ever open."""
 
     def __init__(
-        self,
-        store: Any,
-        limiter: rate_limiters.LimiterState,
-        still_there: str,
-        *,
-        admission: admission_lib.Admission | None,
-        groups: groups_lib.Groups | None,
-        redeliver: bool,
-        limits: Mapping[str, int],
+        self, store: Any, limiter: rate_limiters.LimiterState, still_there: str, rules: queue_lib.Rules
     ) -> None:
-        if admission is not None:
-            validation.require_instance("admission", admission, admission_lib.Admission)
-        if groups is not None:
-            validation.require_instance("groups", groups, groups_lib.Groups)
-            rooms = {f"max_{what} = {most}": most for what, most in limits.items()}
-            if admission is not None:
-                rooms[f"{admission._most_at_once} with {admission!r}"] = admission._most_at_once
-            for room, most in rooms.items():
-                if groups.size > most:
-                    raise errors.ArgumentError(f"size of groups must be at most {room}, got {groups.size}")
-        self._admission, self._groups = admission, groups
-        self._redeliver = validation.boolean("redeliver", redeliver)
-        self._store, self._limited, self._limits = store, limiter, limits
+        self._store, self._limited, self._rules = store, limiter, rules
         self._gate = gate_lib.Gate(limiter, still_there)
         self._waiters = waiters.DeliveryWaiters()
         self._queue = self._new_queue()
 
     def _new_queue(self, ledger: ledger_lib.Ledger | None = None) -> queue_lib.LearnerQueue:
-        return queue_lib.LearnerQueue(
-            self._store,
-            self._waiters,
-            admission=self._admission,
-            groups=self._groups,
-            redeliver=self._redeliver,
-            limits=self._limits,
-            name=type(self).__name__,
-            ledger=ledger,
-        )
+        return queue_lib.LearnerQueue(self._store, self._waiters, self._rules, type(self).__name__, ledger)
 
     @property
     def admission(self) -> admission_lib.Admission | None:
         """The admission rule for starting episodes; None to admit all."""
-        return self._admission
+        return self._rules.admission
 
     @property
     def groups(self) -> groups_lib.Groups | None:
         """The rule for groups of episodes; None for no groups."""
-        return self._groups
+        return self._rules.groups
 
     @property
     def redeliver(self) -> bool:
         """Whether what was delivered and not acknowledged is delivered again after a restart."""
-        return self._redeliver
+        return self._rules.redeliver
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The random generator used for sampling."""
+        return self._rng
+
+    def close(self) -> None:
+        """Close the buffer: calls that wait now, and later calls that write or wait, raise ClosedError.
+
+        What is stored can still be read and drawn, and delivered, by the calls that do not wait. An open episode can no
+        longer be ended; leaving its block makes it ABORTED. Any thread may close the buffer. Closing twice has no
+        effect.
+        """
+        self._gate.close()
+        self._gate.call_soon(self._waiters.wake)
 
     def reject(self, episode_ids: Iterable[str], *, reason: str = "rejected") -> int:
         """Drop episodes that were delivered or wait for delivery, and return how many were dropped.
@@ -250,9 +235,10 @@ class Queued(checkpointable.Journalable):
 
     def _load_queue(self, given: state_lib.StateReader) -> None:
         """Restore the queue of a state, given the episodes of that state in the store."""
-        rules = {"admission": self._admission, "groups": self._groups}
+        self._queue.refuse_while_asking("load_state_dict")
+        rules = {"admission": self.admission, "groups": self.groups}
         ledger = queue_state.load(given, self._store, self._queue.new_ledger, rules)
-        if ledger is not None and self._redeliver and not given.part("settings").boolean("redeliver"):
+        if ledger is not None and self.redeliver and not given.part("settings").boolean("redeliver"):
             ledger.acknowledge(validation.LARGEST + 1)  # Nobody could.
         self._queue = self._new_queue(ledger)
 
@@ -268,7 +254,7 @@ class Queued(checkpointable.Journalable):
         return self
 
     def _since_recovery(self, position: checkpointable.Position) -> list[tuple[int, bytes]]:
-        restarts = [(queue_journal.RESTART, commands.encoded())] if self._redeliver else []
+        restarts = [(queue_journal.RESTART, commands.encoded())] if self.redeliver else []
         return restarts + [(queue_journal.ABANDON, commands.encoded(ids)) for ids in position.abandoned]
 
     def _attach(self, *arguments: Any, **options: Any) -> None:
@@ -283,7 +269,7 @@ class Queued(checkpointable.Journalable):
     def _wake_ended(self) -> None:
         """Wake the callers that wait for the end of an episode."""
         self._waiters.wake_learner()
-        if self._admission is not None and self._admission.max_running is not None:
+        if self.admission is not None and self.admission.max_running is not None:
             self._waiters.wake_starts()
 
 
@@ -293,9 +279,7 @@ def sums_of(buffer: Queued) -> sums_lib.Sums:
     return of_store.with_stored(buffer._store)
 
 
-_NONE = queue_lib.LearnerQueue(
-    None, waiters.DeliveryWaiters(), admission=None, groups=None, redeliver=False, limits={}, name="nothing"
-)
+_NONE = queue_lib.LearnerQueue(None, waiters.DeliveryWaiters(), queue_lib.Rules(None, None, False, {}), "nothing")
 
 
 def queue_of(buffer: Any) -> queue_lib.LearnerQueue:

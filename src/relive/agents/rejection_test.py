@@ -227,3 +227,26 @@ def test_an_accept_that_calls_the_buffer_breaks_nothing() -> None:
     assert ids(buffer.next_episodes_nowait(2, accept=accept)) == [lived[2], lived[4]]
     assert seen == [*lived[:3], lived[4]]
     buffer.check()
+
+
+@pytest.mark.parametrize("call", ["clear", "load_state_dict"])
+@pytest.mark.parametrize("kind", ["episodes", "groups"])
+def test_an_accept_cannot_take_away_what_it_is_asked_about(kind: str, call: str) -> None:
+    """What waits in another state would be delivered twice, and a clear be journaled before the line begins."""
+    buffer = Buffer(groups=relive.Groups(1))
+    live(buffer, group_id="g" if kind == "groups" else None)
+    arguments = [buffer.state_dict()] if call == "load_state_dict" else []
+    with pytest.raises(relive.ArgumentError, match=rf"^accept must not call {call}: return True or False first$"):
+        getattr(buffer, f"next_{kind}_nowait")(1, accept=lambda unit: getattr(buffer, call)(*arguments))
+    assert len(getattr(buffer, f"next_{kind}_nowait")(1)) == 1
+    getattr(buffer, call)(*arguments)
+    buffer.check()
+
+
+def test_an_accept_cannot_clear_tokens() -> None:
+    buffer = relive.TokenReplayBuffer(100)
+    step = relive.TokenStep(prompt=[1], response=[2], logprobs=[-0.5], policy_version=0)
+    buffer.add_episode([step], agent_id="a")
+    with pytest.raises(relive.ArgumentError, match=r"^accept must not call clear: return True or False first$"):
+        buffer.next_episodes_nowait(1, accept=lambda episode: [buffer.clear()] == [])  # type: ignore[func-returns-value]
+    assert len(buffer) == 2

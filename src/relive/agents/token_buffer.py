@@ -24,8 +24,8 @@ from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import facts
 from relive.agents import groups as groups_lib
-from relive.agents import ledger_check
 from relive.agents import packing
+from relive.agents import queue as queue_lib
 from relive.agents import token_checks
 from relive.agents import token_draws
 from relive.agents import token_entry
@@ -43,6 +43,7 @@ from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.persistence import state as state_lib
 from relive.samplers import prioritized
+from relive.samplers import recorded
 from relive.samplers import sampler as sampler_lib
 from relive.schema import schema
 from relive.storage import ragged
@@ -87,7 +88,7 @@ class TokenBufferStats(statistics.Statistics):
     stale_keys: int
 
 
-class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
+class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Recorded):
     """Stores token episodes of language-model agents, first in, first out, and samples padded batches.
 
     The steps of an episode are joined into one sequence if each prompt begins with the entire previous prompt and
@@ -168,10 +169,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
             self._store,
             rate_limiters.LimiterState(None, self._store, rate_limiters.Limits("max_tokens", max_tokens)),
             "sample, read and the calls that end in _nowait",
-            admission=admission,
-            groups=groups,
-            redeliver=redeliver,
-            limits={},
+            queue_lib.Rules(admission, groups, redeliver, {}).checked(),
         )
         self._draws: token_draws.TokenDraws | None = None
         if sampler is not None:
@@ -197,11 +195,6 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
     def sampler(self) -> sampler_lib.Sampler | None:
         """The sampler, which draws the sequences; None if they are drawn uniformly."""
         return None if self._draws is None else self._draws.sampler
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """The random generator used for sampling."""
-        return self._rng
 
     # Writing.
 
@@ -262,15 +255,15 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
         **extras: Any,
     ) -> arrays.Keys:
         """Store the joined steps of an episode; see `add_episode`."""
-        names: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
-        names["group_id"] = None if group_id is None else validation.non_empty_string("group_id", group_id)
+        agent_id, group_id, _ = episode_lib.checked_start(agent_id, group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
-        names |= {"status": status, "episode_id": str(uuid.uuid4())}
+        names: dict[str, Any] = {"agent_id": agent_id, "group_id": group_id, "status": status}
+        names["episode_id"] = str(uuid.uuid4())
         names["encoded_metadata"] = metadata_lib.encoded(metadata)
         columns = extras_lib.of_episode(self._store, joined, extras)
         ledger = self._queue.known if ticket is None else self._queue.ledger()
         if ledger is not None:
-            ledger.check_start(names["group_id"], ticket, "add_episode")
+            ledger.check_start(group_id, ticket, "add_episode")
         if self._journal is not None:
             self._journal.prepare()
         entry = token_entry.fitted(self._store, names, joined, columns)
@@ -309,20 +302,12 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
 
     def clear(self) -> None:
         """Remove every episode. Keys, counters, the random generator and the policy version are not reset."""
+        self._queue.refuse_while_asking("clear")
         if self._journal is None:
             self._store.clear(self._draws)
             return
         self._journal.prepare()
         self._store.clear(self._draws, self._journal.clear)
-
-    def close(self) -> None:
-        """Close the buffer: calls that wait now, and later calls that add or wait, raise ClosedError.
-
-        Stored sequences can still be sampled and read, and delivered with `next_episodes_nowait`. Any thread may close
-        the buffer. Closing twice has no effect.
-        """
-        self._gate.close()
-        self._gate.call_soon(self._waiters.wake)
 
     # Reading.
 
@@ -530,8 +515,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
             CorruptionError: An invariant does not hold; the message says which.
         """
         token_checks.store(self._store)
-        if self._queue.known is not None:
-            ledger_check.check(self._queue.known, self._store)
+        self._queue.check()
         if self._draws is not None:
             self._draws.check(self._store)
 
@@ -580,27 +564,6 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts]):
         if self._draws is not None:
             twin._draws.sampler = checkpointable.become(self._draws.sampler, twin._draws.sampler)
         super()._swap(twin)
-
-    def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
-        """Write every change to a journal from now on, in the call that makes it.
-
-        An empty journal begins with everything stored now: as one record, or, above 16 MiB, as a checkpoint in its
-        directory. A journal with contents is continued: the buffer must be the one that `recover` returned. Draws are
-        not written.
-
-        Args:
-            journal: An open journal that no other buffer writes to. While it is attached, a call that cannot be
-                journaled raises CheckpointError and changes nothing.
-            priorities: Whether to journal `update_priorities` too, 16 bytes per priority.
-
-        Raises:
-            ArgumentError: A journal is already attached, this one does not match the buffer, or `priorities` is set and
-                the buffer has none.
-            CheckpointError: The journal could not be written.
-        """
-        if validation.boolean("priorities", priorities):
-            prioritized.required(self.sampler, "attach with priorities=True")
-        self._attach(journal, priorities=priorities)
 
     def _written(self) -> tuple[int, ...]:
         store = self._store

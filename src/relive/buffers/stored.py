@@ -30,6 +30,7 @@ from relive.persistence import checkpointable
 from relive.persistence import settings
 from relive.persistence import state
 from relive.samplers import prioritized
+from relive.samplers import recorded
 from relive.samplers import sampler as sampler_lib
 from relive.samplers import uniform
 from relive.schema import schema as schema_lib
@@ -62,7 +63,7 @@ MOST_STREAMS = 2**19
 """The most streams of a buffer: each takes memory, which a forged checkpoint could otherwise claim at no cost."""
 
 
-class StoredSteps(checkpointable.Journalable, Generic[Batch]):
+class StoredSteps(recorded.Recorded, Generic[Batch]):
     """The steps of a ColumnReplayBuffer, whose arguments it takes; that class writes and draws them."""
 
     def __init__(
@@ -394,28 +395,9 @@ class StoredSteps(checkpointable.Journalable, Generic[Batch]):
         schema: schema_lib.Schema | None = settings.load(given.part("settings"), "schema")
         return schema
 
-    def attach(self, journal: "journal_lib.Journal", *, priorities: bool = False) -> None:
-        """Write every change to a journal from now on, in the call that makes it, so that none is lost.
-
-        An empty journal begins with everything stored now: as one record, or, above 16 MiB, as a checkpoint in its
-        directory. A journal with contents is continued: the buffer must be the one that `recover` returned. Draws are
-        not written.
-
-        Args:
-            journal: An open journal that no other buffer writes to. While it is attached, a call that cannot be
-                journaled raises CheckpointError and changes nothing.
-            priorities: Whether to journal `update_priorities` too, 16 bytes per priority.
-
-        Raises:
-            ArgumentError: A journal is already attached, this one does not match the buffer, or `priorities` is set and
-                the buffer has none.
-            CheckpointError: The journal could not be written.
-        """
-        priorities = validation.boolean("priorities", priorities)
+    def _attach(self, journal: "journal_lib.Journal", **options: Any) -> None:
         self._require_local("attach")
-        if priorities:
-            self._prioritized_sampler("attach with priorities=True")
-        self._attach(journal, priorities=priorities)
+        super()._attach(journal, **options)
 
     def _require_local(self, call: str) -> None:
         """Raise ArgumentError if the values of rows are kept elsewhere."""

@@ -23,7 +23,7 @@ from relive import errors
 from relive.agents import admission as admission_lib
 from relive.agents import delivery
 from relive.agents import groups as groups_lib
-from relive.agents import ledger_check
+from relive.agents import queue as queue_lib
 from relive.common import blocks
 from relive.common import copies
 from relive.common import imports
@@ -69,6 +69,9 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
 
     A buffer is bound to the event loop of the first awaited call until that loop is closed. It has no locks and is not
     thread-safe.
+
+    A subclass that notes starts and ends overrides `start_episode_nowait` and `end_episode_nowait` alone: the awaited
+    calls make these. Likewise `abort_episode_nowait`, which a block makes that is left without an end.
 
     Args:
         max_transitions: Maximum number of stored transitions; None for no limit. Whole episodes are evicted, those that
@@ -123,15 +126,13 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         self._rng = validation.generator("seed", seed)
         self._sampler = sampler
         self._store: store_lib.EpisodeStore[Obs, Act] = store_lib.EpisodeStore(max_transitions, max_episodes)
-        limits = {"transitions": max_transitions, "episodes": max_episodes}
+        room = {"transitions": max_transitions, "episodes": max_episodes}
+        limits = {what: most for what, most in room.items() if most is not None}
         super().__init__(
             self._store,
             rate_limiters.LimiterState(limiter, self._store, rate_limiters.Limits("max_transitions", max_transitions)),
             "sample_n_step_nowait",
-            admission=admission,
-            groups=groups,
-            redeliver=redeliver,
-            limits={what: most for what, most in limits.items() if most is not None},
+            queue_lib.Rules(admission, groups, redeliver, limits).checked(),
         )
 
     # Writing.
@@ -193,11 +194,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
     ) -> str:
         """Do what `start_episode` does, with the same exceptions, as a plain call."""
         self._gate.refuse_if_closed()
-        agent_id = validation.string("agent_id", agent_id)
-        if group_id is not None:
-            group_id = validation.non_empty_string("group_id", group_id)
-        if policy_version is not None:
-            policy_version = validation.non_negative_int("policy_version", policy_version)
+        agent_id, group_id, policy_version = episode_lib.checked_start(agent_id, group_id, policy_version)
         known = None if metadata is None else metadata_lib.copied(metadata)
         ledger = self._queue.known if ticket is None else self._queue.ledger()
         if ledger is not None:
@@ -420,8 +417,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         """
         self._gate.bind_to_loop()
         self._gate.refuse_if_closed()
-        batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
-        lags = self._checked_lags(max_lag, lag_decay)
+        batch_size, n, gamma, lags = self._checked_request(batch_size, n, gamma, max_lag, lag_decay)
         if lags is None:
             await self._gate.wait_to_sample(batch_size)
         else:
@@ -436,8 +432,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         Raises:
             NotReadyError: No transition is complete or within the lag, or the limiter holds samples back.
         """
-        batch_size, n, gamma = self._checked_request(batch_size, n, gamma)
-        lags = self._checked_lags(max_lag, lag_decay)
+        batch_size, n, gamma, lags = self._checked_request(batch_size, n, gamma, max_lag, lag_decay)
         if not len(self._store):
             remedy = "append a step and the observation after it, or await sample_n_step"
             if self._gate.is_closed:
@@ -488,11 +483,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
     def transitions_by_version(self) -> dict[int, int]:
         """Return the number of complete transitions of each known policy version, oldest first."""
         return self._store.versions.totals()
-
-    @property
-    def rng(self) -> np.random.Generator:
-        """The random generator used for sampling."""
-        return self._rng
 
     def save(
         self,
@@ -618,15 +608,6 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
 
     # Statistics and checks.
 
-    def close(self) -> None:
-        """Close the buffer: calls that wait now, and later calls that write or wait, raise ClosedError.
-
-        Stored transitions can still be drawn with `sample_n_step_nowait`. An open episode can no longer be ended;
-        leaving its block makes it ABORTED. Any thread may close the buffer. Closing twice has no effect.
-        """
-        self._gate.close()
-        self._gate.call_soon(self._waiters.wake)
-
     def get_stats(self) -> store_lib.EpisodeBufferStats:
         """Return statistics of the buffer. O(open episodes)."""
         return self._store.stats()
@@ -636,6 +617,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
 
         The cumulative counters of `get_stats` and the random generator are not reset.
         """
+        self._queue.refuse_while_asking("clear")
         if self._journal is not None:
             self._journal.clear()
         self._store.clear()
@@ -648,8 +630,7 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
             CorruptionError: An invariant does not hold; the message says which.
         """
         self._store.check()
-        if self._queue.known is not None:
-            ledger_check.check(self._queue.known, self._store)
+        self._queue.check()
 
     def __len__(self) -> int:
         """Return the number of complete transitions stored."""
@@ -660,29 +641,25 @@ class EpisodeReplayBuffer(delivery.Delivering[episode_lib.Episode[Obs, Act]], Ge
         others = self._others_set("max_transitions", "max_episodes")
         return f"<{type(self).__name__} of {len(self)} transitions, {limits}{others}>"
 
-    def _checked_request(self, batch_size: int, n: int, gamma: float) -> tuple[int, int, float]:
-        """Return the arguments of a sample call, checked."""
+    def _checked_request(
+        self, batch_size: int, n: int, gamma: float, max_lag: int | None, lag_decay: float
+    ) -> tuple[int, int, float, versions.Lags | None]:
+        """Return the arguments of a sample call, checked; None for lags that are unrestricted."""
         if self._gate.is_closed:
             batch_size = validation.batch_size("batch_size", batch_size)
         else:
             batch_size = self._limited.checked_batch_size(batch_size)
-        return batch_size, validation.positive_int("n", n), validation.discount("gamma", gamma)
-
-    def _checked_lags(self, max_lag: int | None, lag_decay: float) -> versions.Lags | None:
-        """Return the lags requested in a sample call; None if unrestricted."""
+        n, gamma = validation.positive_int("n", n), validation.discount("gamma", gamma)
         if max_lag is None and type(lag_decay) is float and lag_decay == 1:
-            return None
+            return batch_size, n, gamma, None
         lags = versions.asked(max_lag, lag_decay)
         if lags is not None and self._has_own_draw():
             raise errors.ArgumentError(
                 "max_lag and lag_decay must be left out where "
                 f"{type(self._sampler or self).__name__}._draw decides what is drawn"
             )
-        if lags is not None and self._store.policy_version is None:
-            raise errors.ArgumentError(
-                "max_lag and lag_decay need the learner's policy version: call set_policy_version first"
-            )
-        return lags
+        versions.require_learner(lags, self._store.policy_version)
+        return batch_size, n, gamma, lags
 
     def _has_own_draw(self) -> bool:
         """Return whether there is a sampler, or `_draw` is overridden, by a subclass or on the instance."""

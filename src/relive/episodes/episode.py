@@ -40,6 +40,16 @@ def is_id(value: object) -> bool:
     return type(value) is str and _ID.fullmatch(value) is not None
 
 
+def checked_start(
+    agent_id: object, group_id: object = None, policy_version: object = None
+) -> tuple[str, str | None, int | None]:
+    """Return what an episode is started with; raise ArgumentError, or ArgumentTypeError, for what it cannot be."""
+    agent = validation.string("agent_id", agent_id)
+    group = None if group_id is None else validation.non_empty_string("group_id", group_id)
+    version = None if policy_version is None else validation.non_negative_int("policy_version", policy_version)
+    return agent, group, version
+
+
 def checked_reward(reward: Any) -> float:
     """Return a reward as a float; it may be an array or a tensor of shape [].
 

@@ -60,6 +60,14 @@ def asked(max_lag: object, lag_decay: object) -> Lags | None:
     return None if max_lag is None and decay == 1 else Lags(max_lag=max_lag, decay=decay)
 
 
+def require_learner(lags: Lags | None, learner: int | None) -> None:
+    """Raise ArgumentError if there are lags, but no version of the learner to count them from."""
+    if lags is not None and learner is None:
+        raise errors.ArgumentError(
+            "max_lag and lag_decay need the learner's policy version: call set_policy_version first"
+        )
+
+
 def runs(episode: Episode) -> list[tuple[int, int]]:
     """Return ALL and the versions of an episode's transitions, in order, with the number of transitions of each."""
     most = len(episode)

@@ -266,7 +266,7 @@ class Adapter(abc.ABC):
     def set_ticks(self, ticks: int) -> None:
         """Set how many draws a schedule of beta has counted."""
         if isinstance(self.buffer.sampler, prioritized.PrioritizedSampler):
-            self.buffer.sampler._ticks = ticks
+            self.buffer.sampler._note_draws(ticks)
 
     def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
         """Return whether what has each key is stored [k]; not for buffers of episodes, which have no keys."""

@@ -16,7 +16,7 @@ the aging of shards that are being drained begins anew.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 import dataclasses
 import functools
 import os
@@ -201,13 +201,6 @@ class Coordinator:
             inserted=inserted,
             sampled=sampled,
         )
-
-    async def report(self, record: Callable[[Mapping[int, replies.ShardStats]], None]) -> None:
-        """Call `record` every few seconds with the statistics of the shards that respond."""
-        while True:
-            found, _ = await self._stats((await self.members()).shards)
-            record(found)
-            await asyncio.sleep(timing.REPORT)
 
     # Internal.
 

@@ -170,11 +170,9 @@ class Draws:
         policies = [weight.policy for weight in weights]
         self.learn(policies)
         if self.policy.version is None and not self._description.has_columns:
-            lags = versions_lib.asked(options.get("max_lag"), options.get("lag_decay", 1.0))
-            if lags is not None:
-                raise errors.ArgumentError(
-                    "max_lag and lag_decay need the learner's policy version: call set_policy_version first"
-                )
+            versions_lib.require_learner(
+                versions_lib.asked(options.get("max_lag"), options.get("lag_decay", 1.0)), None
+            )
         return all(policy.rank == self.policy.rank for policy in policies)
 
 

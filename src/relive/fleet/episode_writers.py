@@ -68,30 +68,19 @@ class EpisodesWriter(GroupWriter):
         is known. With an admission, it needs a ticket from `ShardedReplay.admit`. If the episode ends as ABORTED or
         without a transition, the ticket admits another in its place.
         """
-        described: dict[str, Any] = {
-            "group_id": group_id,
-            "policy_version": policy_version,
-            "ticket": ticket,
-            "metadata": metadata,
-        }
         rule = "episode needs `async with`: use that of a sync_writer for a plain `with`"
-        return blocks.AsyncBlock(self._episode(agent_id, **described), rule)
+        return blocks.AsyncBlock(self._episode(agent_id, group_id, policy_version, ticket, metadata), rule)
 
     @contextlib.asynccontextmanager
     async def _episode(
         self,
         agent_id: str,
-        *,
         group_id: str | None,
         policy_version: int | None,
         ticket: tickets_lib.FleetTicket | None,
         metadata: Mapping[str, Any] | None,
     ) -> AsyncIterator["OpenEpisode"]:
-        agent_id = validation.string("agent_id", agent_id)
-        if group_id is not None:
-            group_id = validation.non_empty_string("group_id", group_id)
-        if policy_version is not None:
-            policy_version = validation.non_negative_int("policy_version", policy_version)
+        described = episode_lib.checked_start(agent_id, group_id, policy_version)
         known = metadata_lib.copied(metadata)
         self._outbox.refuse_if_closed()
         shard = await self._holds.place(group_id)
@@ -99,7 +88,6 @@ class EpisodesWriter(GroupWriter):
         use = self._tickets.use(ticket, "episode")
         grant = None if ticket is None else ticket.grant
         del ticket  # One that nobody else refers to is lost.
-        described = agent_id, group_id, policy_version
         start = chunks.EpisodeChunk(next(self._numbers), 0, *described, ticket=use, metadata=known)
         episode = self._episodes[start.episode] = OpenEpisode(self, start, shard, grant)
         try:
@@ -204,11 +192,11 @@ class TokensWriter(GroupWriter):
         With an admission, it needs a ticket from `ShardedReplay.admit`.
         """
         joined = tokens.join(steps)
-        options: dict[str, Any] = {"agent_id": validation.string("agent_id", agent_id)}
-        options["group_id"] = None if group_id is None else validation.non_empty_string("group_id", group_id)
+        agent_id, group_id, _ = episode_lib.checked_start(agent_id, group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
         known = metadata_lib.copied(metadata)
-        options |= {"status": status, "metadata": known, **copies.copied(extras)}
+        options = {"agent_id": agent_id, "group_id": group_id, "status": status, "metadata": known}
+        options |= copies.copied(extras)
         self._outbox.refuse_if_closed()
         shard = await self._holds.place(group_id)
         await self._room(shard)

@@ -44,8 +44,7 @@ class Grant:
         """Record that an episode has failed, and return whether the ticket, if it is open, has its place again."""
         ticket = self.ticket()
         if ticket is not None:
-            ticket._left += 1
-            ticket._has_come_back = True
+            ticket.take_back()
         return ticket is not None
 
     @property
@@ -64,12 +63,19 @@ class FleetTicket(admission_lib.Ticket):
 
     def use(self) -> chunks.Use:
         """Record that an episode starts, and return which one of the ticket's it is."""
-        if not self.left:
-            raise errors.ArgumentError("ticket must admit another episode, got one that is used up: admit again")
-        self._use()
-        self._left -= 1
+        self._require_left()
+        self._take()
         self.grant.num_used += 1
         return self.grant.name, self.grant.num_used
+
+    def take_back(self) -> None:
+        """Record that an episode has failed: the place is the ticket's again."""
+        self._take_back()
+
+    @property
+    def waits_for_itself(self) -> bool:
+        """Whether the running task would, if it waited for a place; others may use one whose episodes run."""
+        return bool(self.left) and (self._has_come_back or not self.grant.num_running) and self._is_held
 
 
 class Tickets:
@@ -118,10 +124,9 @@ class Tickets:
             grant.num_running -= 1
 
     def _warn_of_self(self) -> None:
-        """Warn once if the running task waits for a ticket that it holds; one whose episodes run may be in use."""
-        held = [ticket for ticket in [grant.ticket() for grant in self._grants] if ticket and ticket.left]
-        held = [ticket for ticket in held if ticket._has_come_back or not ticket.grant.num_running]
-        if not self._is_warned and any(ticket._is_held for ticket in held):
+        """Warn once if the running task waits for a ticket while it holds one."""
+        found = [grant.ticket() for grant in self._grants]
+        if not self._is_warned and any(ticket is not None and ticket.waits_for_itself for ticket in found):
             self._is_warned = True
             admission_lib.warn_of_self()
 

@@ -15,5 +15,3 @@ TRIAL = 0.1
 """The part of the time, no seconds, in which writers try a shard that they avoid."""
 PAUSE_OF_DRAINING = 1.0
 """Between two looks at shards that are being drained."""
-REPORT = 5.0
-"""Between two reports of what the shards hold."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import contextlib
 import ctypes
 import dataclasses
-import importlib
 import os
 import re
 import time
@@ -29,7 +28,6 @@ from relive.fleet import adapters
 from relive.fleet import coordinator
 from relive.fleet import episode_writers
 from relive.fleet import membership
-from relive.fleet import meters
 from relive.fleet import plain_calls
 from relive.fleet import replay
 from relive.fleet import replies
@@ -348,15 +346,6 @@ class _Coordinator(_Named, coordinator.Coordinator):
         self._plan, self._contact = plan, (place, plan.settings, description)
         # A new process continues at once with shards that are being drained.
         ray.get_runtime_context().current_actor.ping.remote()
-
-    async def ping(self) -> str:
-        """Return "pong", once the shards are known; from then on Ray's metrics have their statistics."""
-        answer = await super().ping()
-        if "report" not in self._tasks:
-            with contextlib.suppress(ImportError):  # Some installations of Ray have no metrics.
-                library = importlib.import_module("ray.util.metrics")
-                self._run("report", self.report(meters.Meters(library, self._plan.name).record))
-        return answer
 
     async def contact(self) -> tuple[Any, ...]:
         """Return where the shards are, the settings, the description and the members of the fleet."""

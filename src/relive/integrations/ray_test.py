@@ -619,32 +619,6 @@ def test_starters_at_once_get_one_fleet_with_its_name(tmp_path: pathlib.Path) ->
         relive_ray.ShardedReplay.attach("shared")
 
 
-async def test_the_coordinator_reports_to_the_metrics_of_ray(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = await columns._transport.coordinator("plan")
-    names: list[str] = []
-    context = types.SimpleNamespace(
-        current_actor=types.SimpleNamespace(ping=types.SimpleNamespace(remote=lambda: None)),
-        get_actor_name=lambda: "memory",
-    )
-
-    def metric(name: str, *_: Any) -> Any:
-        names.append(name)
-        return types.SimpleNamespace(inc=lambda *_, **__: None, set=lambda *_, **__: None)
-
-    for library in (types.SimpleNamespace(Counter=metric, Gauge=metric), None):
-        monkeypatch.setitem(sys.modules, "ray.util.metrics", library)
-        with monkeypatch.context() as patch:
-            patch.setattr(ray, "get_runtime_context", lambda: context)
-            process = relive_ray._Coordinator(plan, columns._description, None)
-            assert repr(process) == "memory"
-        for _ in range(2):
-            assert await process.ping() == "pong"
-        assert names.count("relive_inserted") == names.count("relive_size") == 1
-        assert ("report" in process._tasks) == (library is not None)
-        for task in process._tasks.values():
-            task.cancel()
-
-
 async def test_a_restarted_coordinator_finds_the_shards(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = await columns._transport.coordinator("plan")
     calls: list[str] = []

@@ -344,6 +344,8 @@ def coded(kind: type[Checkpointable], codec: "codec_lib.Codec | None") -> dict[s
 class Journalable(Checkpointable):
     """A buffer that can also write its changes to a journal."""
 
+    _RULES: ClassVar[frozenset[str]] = frozenset()
+    """The settings that say what the records of a journal mean."""
     _journal: Any = None
     """The writer of the journal, if one is attached."""
     _position: Position | None = None
@@ -370,9 +372,10 @@ class Journalable(Checkpointable):
         return []
 
     def _recovered(self, journal_id: str, num_records: int, replay: Replay) -> None:
-        """Go on as after a restart, from so many records of a journal, which `replay` has replayed."""
+        """Go on as after a restart, from so many records of a journal, which `replay` has replayed; "" for none."""
         self._restarted()
-        self._position = Position(journal_id, num_records, replay, self._written())
+        if journal_id:
+            self._position = Position(journal_id, num_records, replay, self._written())
 
     def detach(self) -> None:
         """Stop writing to the journal, which stays open; does nothing if there is none."""

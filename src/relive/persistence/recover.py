@@ -19,6 +19,7 @@ from relive.persistence import codec as codec_lib
 from relive.persistence import files
 from relive.persistence import journal_reader
 from relive.persistence import repair
+from relive.persistence import settings
 from relive.persistence import state as state_lib
 
 BufferT = TypeVar("BufferT", bound=checkpointable.Journalable)
@@ -72,7 +73,8 @@ def recover(
         buffer_class: The class of the buffer, with the name in the journal; None to look it up by name.
         codec: The codec that the journal of an EpisodeReplayBuffer was written with; a PlainCodec if None.
         progress: Called periodically with the number of bytes read so far and the total.
-        instead: As in `load`.
+        instead: As in `load`. With other `groups`, the buffer is the recovered one, loaded with these, and continues no
+            journal: attach a new one.
 
     Raises:
         ArgumentError: `buffer_class` is not a class of buffers, or another argument is invalid.
@@ -125,7 +127,8 @@ def played_back(
         is_base = given.boolean("has_checkpoint") and checkpoint is None
         if is_base:
             checkpoint = journal_reader.checkpoint_of(path)
-        buffer: Any = kind._loaded(state, instead, **options) if checkpoint is None else None
+        of_replay = {name: value for name, value in instead.items() if name not in kind._RULES}
+        buffer: Any = kind._loaded(state, of_replay, **options) if checkpoint is None else None
     except errors.CheckpointError as error:
         raise errors.CheckpointError(f"{label} begins with an invalid record: {error}") from error
     skipped = first + 1
@@ -135,7 +138,7 @@ def played_back(
             skipped = _place_of(saved, os.fspath(checkpoint), journal_id, first)
             if is_base and skipped != first + 1:
                 raise errors.CheckpointError(f"{checkpoint} is not what the journal begins with")
-            buffer = kind._loaded(saved, instead, **options)
+            buffer = kind._loaded(saved, of_replay, **options)
     replay = buffer._replay(**options)
     for number, record_kind, payload in itertools.chain([start], records):
         try:
@@ -170,6 +173,10 @@ def played_back(
         raise errors.CheckpointError(f"{label} {error}") from error
     except errors.CorruptionError as error:
         raise errors.CheckpointError(f"{label}: {error}") from error
+    known = buffer._encoded_settings()
+    others = [name for name in instead.keys() & kind._RULES if known[name] != settings.encoded(instead[name], name)]
+    if others:  # The records were made by the rules of the journal, and what comes now is not.
+        buffer, journal_id = kind._loaded(buffer._full_state(**options), instead, **options), ""
     repair.cut_tail(journal)
     buffer._recovered(journal_id, num_records, replay)
     if num_records > skipped:

@@ -257,6 +257,10 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         tree = self._current_tree
         return tree.min if tree.total > 0.0 else 0.0
 
+    def _note_draws(self, count: int) -> None:
+        """Go on as after that many draws, such as those of a whole fleet: a schedule of beta counts them."""
+        self._ticks = count
+
     def _note_priority(self, priority: float) -> None:
         """Record a raw priority assigned elsewhere: new rows get the largest of all.
 
