@@ -409,6 +409,11 @@ def test_values_must_be_finite_if_the_schema_says_so(shared: Collection[str], mo
         buffer.extend(NOW + 1, ACTION, torch.ones(2), after)
     with pytest.raises(errors.SchemaError, match=r"^observations must be finite, got inf at \[1, 1\]$"):
         buffer.add_steps(after, ACTION[:1], torch.ones(1), stream=0)
+    with pytest.raises(errors.SchemaError, match=r"^next_observation must be finite, got inf at \[1\]$"):
+        buffer.add(NOW[0], ACTION[0], torch.ones(()), after[1], stream=0)
+    for reward in (torch.tensor(torch.nan), torch.nan):
+        with pytest.raises(errors.ArgumentError, match="^reward must be finite, got nan$"):
+            buffer.add(NOW[0], ACTION[0], reward, NOW[0], stream=0)
 
 
 @AS_DEVICE
@@ -416,7 +421,7 @@ def test_both_parts_of_complex_values_must_be_finite(shared: Collection[str], mo
     monkeypatch.setattr(tensor_storage, "_SHARED", shared)
     schema = relive.Schema(relive.Field(1, "complex64"), relive.Field((), "int64"), check_finite=True)
     buffer = ring(relive_torch.TensorStorage(schema, 10))
-    with pytest.raises(errors.SchemaError, match=r"^observation must be finite, got infj at \[0, 0\]$"):
+    with pytest.raises(errors.SchemaError, match=r"^observation must be finite, got infj at \[0\]$"):
         buffer.add(torch.tensor([complex(0, torch.inf)]), ACTION[0], 1.0)
 
 
