@@ -481,6 +481,7 @@ def test_what_takes_arrays_alone_says_so(tmp_path: pathlib.Path) -> None:
         "add_episodes": lambda: buffer.add_episodes(NOW, ACTION, torch.ones(2), terminated=[False, True]),
         "relabel": lambda: hindsight.relabel(buffer, buffer.sample(2), compute=max),
         "num_workers": lambda: relive_torch.data_loader(buffer, 2, num_workers=2),
+        "MixtureSampler": lambda: relive.MixtureSampler([relive.RingReplayBuffer(9), buffer], [1, 1]),
     }
     for name, call in calls.items():
         with pytest.raises(errors.ArgumentError) as caught:
