@@ -720,7 +720,7 @@ class TensorStore(steps_lib.StepStore):
         sent, shapes = dict[str, arrays.Array](), dict[str, tuple[int, ...]]()
         dtype = torch.get_default_dtype()
         numpy_dtype: np.dtype[Any] | None = _CAST.get(dtype)
-        with np.errstate(over="raise"):
+        with np.errstate(all="ignore", over="raise"):
             for name in batches.array_names(kind):
                 value = getattr(batch, name)
                 if name == "extras":

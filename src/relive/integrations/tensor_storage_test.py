@@ -670,6 +670,14 @@ def test_prefetched_batches_are_those_of_sample() -> None:
     drawn.close()
 
 
+def test_a_reward_that_is_rounded_to_zero_is_no_error() -> None:
+    schema = relive.Schema(relive.Field(3, "float32"), relive.Field((), "int64"))
+    buffer = ring(relive_torch.TensorStorage(schema, 10), streams=2)
+    buffer.extend(NOW, ACTION, torch.full((2,), 1e-300, dtype=torch.float64), NOW)
+    with np.errstate(all="raise"):
+        assert buffer.read([0, 1]).reward.tolist() == [0.0, 0.0]
+
+
 def test_bfloat16_rewards_are_taken() -> None:
     buffer = ring(streams=2)
     buffer.extend(NOW, ACTION, torch.full((2,), 0.5, dtype=torch.bfloat16), NOW)
