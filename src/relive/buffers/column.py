@@ -283,8 +283,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         given = observations, actions, rewards, next_observations, extras
         flags = flat.Flags(terminated, truncated, episodes, last_row, unknown_end)
         self._require_local("add_episodes")
-        if terminated is None and truncated is None and episodes is None:
-            words.refuse_extras(extras, self._declared)
+        words.refuse_extras(extras, self._declared, words.FLAT_EXTRAS)
         found, num_spliced = flat.episodes_of(store.encoder, number, given, flags)
         count = 0 if found is None else len(found)
         if count > store.capacity:

@@ -271,6 +271,16 @@ CALLS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("add_steps", STEPS, {"stream": None}, STREAM),
     ("add_episodes", FLAT, {"terminated": None}, "^terminated, truncated or episodes must be given, got none of them$"),
     ("add_episodes", FLAT, {"terminated": None, "dones": [0, 0, 1]}, "^unknown extra 'dones': say terminated or trunc"),
+    *(
+        ("add_episodes", FLAT, {word: [0] * 3}, f"^unknown extra '{word}': say {meant}$")
+        for word, meant in (
+            ("next_obs", "next_observations"),
+            ("next_observation", "next_observations"),
+            ("streams", "stream"),
+            ("dones", "terminated or truncated"),
+        )
+    ),
+    ("add_episodes", FLAT, {"logp": [0.5] * 3}, "^unknown extra 'logp': the schema has no extras$"),
     ("add_episodes", FLAT, {"terminated": [0, 2, 1]}, f"^terminated {FLAG} 2 at row 1$"),
     ("add_episodes", FLAT, {"truncated": [np.nan, 0, 1]}, f"^truncated {FLAG} nan at row 0$"),
     ("add_episodes", FLAT, {"truncated": "no"}, f"^truncated {FLAG} 'no'$"),

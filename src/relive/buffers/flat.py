@@ -160,7 +160,7 @@ def _without(tree: Any, is_step: arrays.Bools) -> Any:
 
 
 def _refused_row(encoder: encoding.Encoder, given: encoding.Given, count: int, message: str) -> int | None:
-    """Return the first row that is refused with that message; None if none is, alone, or a place is named already."""
+    """Return the first row that is refused with that message; None if no rows are too, or a place is named already."""
 
     def refusal(start: int, stop: int) -> str:
         try:
@@ -170,8 +170,10 @@ def _refused_row(encoder: encoding.Encoder, given: encoding.Given, count: int, m
             return str(error)
         return ""
 
+    if refusal(0, 0) == message or message.endswith("]"):
+        return None
     row = bisect.bisect_left(range(count), True, key=lambda row: bool(refusal(0, row + 1)))
-    return row if refusal(row, row + 1) == message and not message.endswith("]") else None
+    return row if refusal(row, row + 1) == message else None
 
 
 def _rows(tree: Any, some: slice) -> Any:

@@ -259,3 +259,12 @@ def test_a_value_that_does_not_fit_is_named_by_its_row() -> None:
     with pytest.raises(errors.SchemaError, match="^observation must be a mapping with observation/x, got 3$"):
         buffer.add_episodes(3, [0] * 4, [0.0] * 4, episodes=[0] * 4, unknown_end="keep")
     assert len(buffer) == 0
+
+
+def test_no_row_is_named_where_every_row_is_refused() -> None:
+    buffer = relive.RingReplayBuffer(9, relive.Schema(relive.Field((), "f4"), relive.Field((), "u1")))
+    flags: Any = {"episodes": [0] * 2, "unknown_end": "keep"}
+    with pytest.raises(errors.SchemaError, match=r"^observation must be of dtype float32, .* the field float64$"):
+        buffer.add_episodes(np.zeros(2), [0] * 2, [0.0] * 2, **flags)
+    with pytest.raises(errors.SchemaError, match="^unknown extra 'x': the schema has no extras$"):
+        buffer.add_episodes([0.0] * 2, [0] * 2, [0.0] * 2, x=[0] * 2, **flags)

@@ -32,7 +32,8 @@ class MixtureSampler(Generic[Batch]):
         shares: The share of each buffer, above 0; only their ratios matter.
 
     Raises:
-        ArgumentError: There is no buffer, a buffer is repeated, a share is invalid, or the windows do not fit together.
+        ArgumentError: There is no buffer, a buffer is repeated or keeps its rows on a device, a share is invalid, or
+            the windows do not fit together.
 
     >>> import relive
     >>> offline, online = relive.RingReplayBuffer(100, seed=0), relive.RingReplayBuffer(100, seed=1)
@@ -51,6 +52,7 @@ class MixtureSampler(Generic[Batch]):
             raise errors.ArgumentError("buffers must be at least one, got none")
         for buffer in self._buffers:
             validation.require_instance("buffers", buffer, column.ColumnReplayBuffer)
+            buffer._require_local("MixtureSampler")
         kinds = {type(buffer.window).__name__ for buffer in self._buffers}
         if len(kinds) > 1:
             raise errors.ArgumentError(f"buffers must have windows of one kind, got {', '.join(sorted(kinds))}")

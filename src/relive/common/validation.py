@@ -304,7 +304,10 @@ def array_of(value: Any) -> npt.NDArray[Any] | None:
         return np.asarray(value)
     except (TypeError, ValueError, RuntimeError):
         calls = tensor_calls(value)
+    try:
         return array_of(getattr(value, calls[0])()) if calls else None
+    except NotImplementedError:  # A tensor on torch's device "meta", which has no values.
+        return None
 
 
 def tensor_calls(value: Any) -> list[str]:

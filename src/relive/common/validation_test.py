@@ -209,6 +209,25 @@ def test_a_tensor_that_numpy_refuses_is_refused_by_name() -> None:
         relive.RingReplayBuffer(4).add(elsewhere, 0, 0.0, elsewhere)
 
 
+def test_a_tensor_without_values_is_refused_in_one_line(subtests: pytest.Subtests) -> None:
+    torch = pytest.importorskip("torch")
+    buffer = relive.PrioritizedReplayBuffer(4, streams=2, seed=0)
+    buffer.extend([0.0, 1.0], [0, 1], [0.0, 0.0], [1.0, 2.0])
+    none, step = torch.zeros(2, dtype=torch.int64, device="meta"), ([1.0, 2.0], [0, 1], [0.0, 0.0], [2.0, 3.0])
+    calls: list[tuple[str, Any]] = [
+        ("priority must be a real number", lambda: buffer.update_priorities([0, 1], none)),
+        ("keys must be integers", lambda: buffer.read(none)),
+        ("keys must be integers", lambda: buffer.set_eligible(none, False)),
+        ("streams must be integers", lambda: buffer.extend(*step, streams=none)),
+        ("terminated must be True, False, 0 or 1", lambda: buffer.extend(*step, terminated=none)),
+        ("terminated must be True, False, 0 or 1", lambda: buffer.add(1.0, 0, 0.0, terminated=none[0], stream=0)),
+    ]
+    for rule, call in calls:
+        with subtests.test(rule), pytest.raises(errors.ArgumentTypeError, match=f"^{rule}.*, got tensor"):
+            call()
+    assert buffer.appended == 2
+
+
 def test_values_are_shown_on_one_short_line() -> None:
     assert validation.short_repr("x") == "'x'"
     assert validation.short_repr([10**5000]) == "[an integer of 16610 bits]"

@@ -35,6 +35,14 @@ EXTRAS: Table = {
 }
 """An extra of that name is refused, unless a schema declares it."""
 
+_FLAT = {"next_observation": "next_observations"}
+FLAT_EXTRAS: Table = {
+    **{word: tuple(_FLAT.get(each, each) for each in meant) for word, meant in EXTRAS.items()},
+    "next_observation": ("next_observations",),
+    "streams": ("stream",),
+}
+"""The same in flat arrays of many episodes."""
+
 _BY_AGENT = {
     "terminated": "terminations",
     "truncated": "truncations",

@@ -506,7 +506,12 @@ class TensorStore(steps_lib.StepStore):
         if following and len(resumed):
             pairs.append((following, new, resumed))
         told = {"reward": reward, "terminated": terminated, "truncated": truncated}
-        told, (is_same, *is_still) = self._on_host(told, count, pairs, {**of_rows, **_renamed(following)})
+        checked = {**of_rows, **_renamed(following)}
+        if is_one:  # Errors name places in the values that were given.
+            checked = {path: column[0] for path, column in checked.items()}
+        told, (is_same, *is_still) = self._on_host(told, count, pairs, checked)
+        if is_one:
+            encoding.require_finite(told["reward"].reshape(()))
         events = encoding.events(told["terminated"], told["truncated"], count)
         (ended,) = events.nonzero() if following else (np.zeros(0, np.int64),)
         begin, after, place = self._placed(streams, is_same, is_same, ended, following)
@@ -715,7 +720,7 @@ class TensorStore(steps_lib.StepStore):
         sent, shapes = dict[str, arrays.Array](), dict[str, tuple[int, ...]]()
         dtype = torch.get_default_dtype()
         numpy_dtype: np.dtype[Any] | None = _CAST.get(dtype)
-        with np.errstate(over="raise"):
+        with np.errstate(all="ignore", over="raise"):
             for name in batches.array_names(kind):
                 value = getattr(batch, name)
                 if name == "extras":

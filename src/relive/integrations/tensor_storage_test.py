@@ -409,6 +409,11 @@ def test_values_must_be_finite_if_the_schema_says_so(shared: Collection[str], mo
         buffer.extend(NOW + 1, ACTION, torch.ones(2), after)
     with pytest.raises(errors.SchemaError, match=r"^observations must be finite, got inf at \[1, 1\]$"):
         buffer.add_steps(after, ACTION[:1], torch.ones(1), stream=0)
+    with pytest.raises(errors.SchemaError, match=r"^next_observation must be finite, got inf at \[1\]$"):
+        buffer.add(NOW[0], ACTION[0], torch.ones(()), after[1], stream=0)
+    for reward in (torch.tensor(torch.nan), torch.nan):
+        with pytest.raises(errors.ArgumentError, match="^reward must be finite, got nan$"):
+            buffer.add(NOW[0], ACTION[0], reward, NOW[0], stream=0)
 
 
 @AS_DEVICE
@@ -416,7 +421,7 @@ def test_both_parts_of_complex_values_must_be_finite(shared: Collection[str], mo
     monkeypatch.setattr(tensor_storage, "_SHARED", shared)
     schema = relive.Schema(relive.Field(1, "complex64"), relive.Field((), "int64"), check_finite=True)
     buffer = ring(relive_torch.TensorStorage(schema, 10))
-    with pytest.raises(errors.SchemaError, match=r"^observation must be finite, got infj at \[0, 0\]$"):
+    with pytest.raises(errors.SchemaError, match=r"^observation must be finite, got infj at \[0\]$"):
         buffer.add(torch.tensor([complex(0, torch.inf)]), ACTION[0], 1.0)
 
 
@@ -476,6 +481,7 @@ def test_what_takes_arrays_alone_says_so(tmp_path: pathlib.Path) -> None:
         "add_episodes": lambda: buffer.add_episodes(NOW, ACTION, torch.ones(2), terminated=[False, True]),
         "relabel": lambda: hindsight.relabel(buffer, buffer.sample(2), compute=max),
         "num_workers": lambda: relive_torch.data_loader(buffer, 2, num_workers=2),
+        "MixtureSampler": lambda: relive.MixtureSampler([relive.RingReplayBuffer(9), buffer], [1, 1]),
     }
     for name, call in calls.items():
         with pytest.raises(errors.ArgumentError) as caught:
@@ -662,6 +668,14 @@ def test_prefetched_batches_are_those_of_sample() -> None:
     for _ in range(3):
         assert next(drawn).observation.equal(twin.sample(4).observation)
     drawn.close()
+
+
+def test_a_reward_that_is_rounded_to_zero_is_no_error() -> None:
+    schema = relive.Schema(relive.Field(3, "float32"), relive.Field((), "int64"))
+    buffer = ring(relive_torch.TensorStorage(schema, 10), streams=2)
+    buffer.extend(NOW, ACTION, torch.full((2,), 1e-300, dtype=torch.float64), NOW)
+    with np.errstate(all="raise"):
+        assert buffer.read([0, 1]).reward.tolist() == [0.0, 0.0]
 
 
 def test_bfloat16_rewards_are_taken() -> None:

@@ -156,7 +156,8 @@ def _device(device: Any) -> "torch.device | None":
 def _float_dtype(dtype: Any) -> "torch.dtype | None":
     if isinstance(dtype, str) and dtype == "default":
         return torch.get_default_dtype()
-    if dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+    # Floats of 8 bits are for storage: torch can neither sum nor compare them.
+    if dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype.itemsize > 1):
         return dtype
     raise errors.ArgumentTypeError(f"dtype must be a dtype of torch for floats, 'default' or None, got {dtype!r}")
 

@@ -253,7 +253,7 @@ def test_a_conversion_makes_few_calls_of_numpy_and_torch(kind: str) -> None:
     assert made.total() <= 2.5 * fields, made
 
 
-@pytest.mark.parametrize("wrong", [torch.int64, np.float32, np.dtype("f4"), "float32"])
+@pytest.mark.parametrize("wrong", [torch.int64, torch.float8_e5m2, np.float32, np.dtype("f4"), "float32"])
 def test_a_dtype_that_is_not_a_float_is_refused(wrong: Any) -> None:
     rule = "^dtype must be a dtype of torch for floats, 'default' or None, got "
     with pytest.raises(errors.ArgumentTypeError, match=rule):

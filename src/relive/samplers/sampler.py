@@ -193,7 +193,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Return a validated draw of `size` anchors; raise SamplerError if it is invalid."""
         try:
             # Copies: contiguous, and the sampler's own arrays may change while a batch is read.
-            slots, probabilities = np.array(draw[0]), np.array(draw[1], np.float64)
+            slots = np.asarray(draw[0]).copy()
+            probabilities = np.asarray(draw[1]).astype(np.float64, casting="same_kind")
         except (TypeError, ValueError, IndexError) as error:
             raise errors.SamplerError(f"_draw must return a Draw, got {validation.short_repr(draw)}") from error
         for name, array in (("slots", slots), ("probabilities", probabilities)):

@@ -66,6 +66,8 @@ def test_a_wrong_draw_is_refused(subtests: pytest.Subtests) -> None:
         (None, "^_draw must return a Draw, got None$"),
         (([1],), r"^_draw must return a Draw, got \(\[1\],\)$"),
         (([1, 3], ["x", "y"]), "^_draw must return a Draw, got "),
+        (([1, 3], ["0.5", "0.5"]), "^_draw must return a Draw, got "),
+        (([1, 3], [0.5, 0.5j]), "^_draw must return a Draw, got "),
         (([1], [0.5]), r"^_draw must return slots of shape \(2,\), got \(1,\)$"),
         (([1, 3], [0.5]), r"^_draw must return probabilities of shape \(2,\), got \(1,\)$"),
         (([1.0, 3.0], [0.5, 0.5]), "^_draw must return slots that are integers, got float64$"),
