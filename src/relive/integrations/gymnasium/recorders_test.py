@@ -829,13 +829,6 @@ def test_resetting_all_truncates_open_episodes() -> None:
     check_all(buffer)
 
 
-def test_streams_are_as_many_as_environments() -> None:
-    with pytest.raises(
-        errors.ArgumentError, match="^buffer must have a stream for each of 3 environments, got streams=2"
-    ):
-        relive_gymnasium.VectorRecorder(scripted(3), ring(2))
-
-
 def test_missing_infos_of_vector_environments_are_not_invented() -> None:
     for mode in MODES:
         envs = scripted(2, autoreset_mode=mode)
