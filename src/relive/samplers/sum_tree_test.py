@@ -657,19 +657,6 @@ def test_strata_end_before_the_next_one_and_before_the_total(total: float) -> No
             assert strata == list(range(size))
 
 
-def test_a_copy_has_leaves_of_its_own() -> None:
-    tree = tree_of(np.ones(5000))
-    copies = [copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))]
-    for weight, other in enumerate(copies, start=2):
-        other._leaves[9] = weight
-        other._settle(np.array([9]))
-        assert other.total == 4999.0 + weight
-        assert other.get([9]).tolist() == [weight]
-        assert other._kernels is tree._kernels
-        other.check()
-    assert tree.total == 5000.0
-
-
 def test_the_kernels_chosen_are_those_of_trees_made_afterwards() -> None:
     """The fixture chose the kernels before this tree was made, and a tree keeps its kernels."""
     tree = relive.SumTree(3)

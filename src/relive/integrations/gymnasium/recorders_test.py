@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import functools
-import pickle
 import re
 import sys
 from typing import Any
@@ -138,15 +137,6 @@ def test_a_reset_in_mid_episode_truncates_it() -> None:
     stats = buffer.get_stats()
     assert (stats.truncated_episodes, stats.open_episodes, stats.spliced_episodes) == (1, 0, 0)
     check_all(buffer)
-
-
-def test_a_pickled_recorder_goes_on() -> None:
-    env, _ = recorded(Scripted(1))
-    env.reset()
-    env.step(0, chosen=1)
-    twin = pickle.loads(pickle.dumps(env))
-    twin.step(0, chosen=1)
-    assert check_all(twin.buffer) == [(1, 0, 0), (1, 0, 1)]
 
 
 class Constant(gymnasium.Env[Any, Any]):
