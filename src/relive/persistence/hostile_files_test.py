@@ -649,6 +649,3 @@ def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str, cases: 
     answer = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False, env=environment)
     assert answer.returncode == 0, answer.stderr[-5000:]
     assert 0 < int(answer.stdout) < len(cases)
-
-
-# What is no checkpoint.
