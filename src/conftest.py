@@ -39,7 +39,6 @@ CASES_BY_DAY = {
     "docs/tutorials/crash_and_resume_test.py::test_a_learner_killed_at_any_place_trains_each_group_once": 1,
     "agents/half_done_calls_test.py::test_each_allocation_of_a_call_may_fail": 4,
     "agents/prefixes_test.py::test_random_programs_read_what_a_naive_store_reads": 4,
-    "agents/queue_state_test.py::test_deliveries_are_not_repeated_after_a_crash": 1,
     "agents/queue_state_test.py::test_forged_deliveries_are_refused_or_work": 13,
     "agents/retries_test.py::test_actors_that_retry_reach_all_versions": 1,
     "bench/runner_test.py::test_relive_is_right_in_every_workload": 3,

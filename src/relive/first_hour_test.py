@@ -70,11 +70,6 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "takes from 4 to 5 positional arguments but 6 were given",
     ),
-    "done": (
-        lambda: ring().add(HERE, 0, 1.0, HERE, done=True),
-        errors.SchemaError,
-        "unknown extra 'done': say terminated or truncated",
-    ),
     "a mistyped flag": (
         lambda: ring().add(HERE, 0, 1.0, HERE, terminate=True),
         errors.SchemaError,
@@ -84,12 +79,6 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: ring().add(HERE, 0, 1.0, HERE, info={}),
         errors.SchemaError,
         "unknown extra 'info': say the values that you need by their names",
-    ),
-    "obs": (lambda: ring().add(HERE, 0, 1.0, obs=HERE), errors.SchemaError, "unknown extra 'obs': say observation"),
-    "priority": (
-        lambda: ring().add(HERE, 0, 1.0, priority=2.0),
-        errors.SchemaError,
-        "unknown extra 'priority': say it with update_priorities",
     ),
     "an environment for a schema": (
         lambda: ring(schema=Env()),
@@ -133,11 +122,6 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "extend must have a step of each of 1 streams, got 4 rewards: make the buffer with streams=4, or add "
         "consecutive steps with add_steps",
     ),
-    "an action of shape (1,)": (
-        lambda: ring(schema=SCHEMA).add(HERE, np.array([0]), 1.0),
-        errors.SchemaError,
-        "action must be of shape (), got (1,)",
-    ),
     "float64, whatever its values": (
         lambda: ring(schema=SCHEMA).add(np.zeros(4), 0, 1.0),
         errors.SchemaError,
@@ -148,21 +132,6 @@ CALLS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: [ring_of_integers().add([0.5, 0.0], 0, 1.0)],
         errors.SchemaError,
         "observation must fit int64, got 0.5: cast it yourself, or declare the field float64",
-    ),
-    "no stream": (
-        lambda: ring(streams=4).add(HERE, 0, 1.0),
-        errors.ArgumentError,
-        "stream must be given where there are several, got none of 4",
-    ),
-    "a float for a capacity": (
-        lambda: relive.RingReplayBuffer(1e6),  # type: ignore[arg-type]
-        errors.ArgumentTypeError,
-        "capacity must be an integer of at least 1, got 1000000.0",
-    ),
-    "a draw too early": (
-        lambda: ring().sample(32),
-        errors.NotReadyError,
-        "sample has nothing to draw: no step is stored",
     ),
     "a draw from episodes too early": (
         lambda: relive.EpisodeReplayBuffer[Any, Any]().sample_n_step_nowait(32, 3, 0.99),

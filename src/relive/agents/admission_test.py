@@ -48,23 +48,6 @@ def test_no_trained_episode_is_older_than_the_bound(max_lag: int, per_version: i
         assert max(lags) == 0
 
 
-def test_episodes_that_end_in_order_lag_at_most_the_bound() -> None:
-    for max_lag in range(4):
-        counter = counter_of(max_lag, 3)
-        counter.begin(0, 0)
-        started: list[int] = []
-        lags = []
-        for version in range(50):
-            while counter.can_admit(1):
-                counter.use(counter.admit(1), "e")
-                counter.started()
-                started.append(version)
-            lags += [version - each for each in started[:3]]
-            del started[:3]
-            counter.move_on(1)
-        assert max(lags) == max_lag
-
-
 def test_a_ticket_must_be_one_of_this_counter() -> None:
     counter = counter_of(0, 1)
     with pytest.raises(
@@ -123,10 +106,3 @@ def test_an_error_says_how_many_are_admitted() -> None:
         counter = counter_of(9, 9, 2)
         counter.running = 2
         raise counter.held_back("admit_nowait")
-
-
-def test_the_last_place_of_a_rule_may_be_taken() -> None:
-    rule = relive.Admission(1, 3, max_running=2)
-    assert admission.is_within(rule, admitted=6, running=2)
-    assert not admission.is_within(rule, admitted=7, running=2)
-    assert not admission.is_within(rule, admitted=6, running=3)

@@ -329,25 +329,6 @@ def test_nothing_is_acknowledged_or_given_up_without_a_queue() -> None:
     assert buffer.abort_open_episodes() == 1
 
 
-def test_what_is_not_acknowledged_comes_again_in_order() -> None:
-    buffer = Buffer(groups=relive.Groups(1), redeliver=True)
-    lived = []
-    for version in range(4):
-        lived.append(live(buffer, group_id=f"{version}") if version % 2 else live(buffer))
-        buffer.set_policy_version(version)
-        (buffer.next_groups_nowait if version % 2 else buffer.next_episodes_nowait)(1)
-    buffer._queue.ack(3, [lived[1]])  # It may not have reached the learner.
-    other = Buffer.from_state(buffer.state_dict())
-    other.check()
-    assert [ids(group) for group in other.next_groups_nowait(2)] == [[lived[1]], [lived[3]]]
-    buffer.ack(2)  # Again, for all that was delivered at versions 0 and 1.
-    other = Buffer.from_state(buffer.state_dict())
-    assert ids(other.next_groups_nowait(1)[0]) == [lived[3]]
-    for call in (other.next_episodes_nowait, other.next_groups_nowait):
-        with pytest.raises(relive.NotReadyError):
-            call(1)
-
-
 @pytest.mark.parametrize("make", [Buffer, helpers_test.make_tokens], ids=["episodes", "tokens"])
 def test_a_buffer_that_is_sampled_from_has_no_queue(make: Any) -> None:
     """It has no call of one to make, and its statistics need none."""

@@ -1,6 +1,5 @@
 """Groups: what is refused, audits, and the line against a list; `handing_out_machine_test` has the rest."""
 
-import time
 from typing import Any
 
 import hypothesis
@@ -143,31 +142,3 @@ def test_an_audit_finds_what_a_line_cannot_hold() -> None:
     next(iter(line)).state = units.DeliveryState.DELIVERED
     with pytest.raises(errors.CorruptionError, match="what waits for the learner must be complete"):
         line.check()
-
-
-@pytest.mark.parametrize(("count", "is_complete"), [(1, False), (2, True)])
-def test_a_group_is_due_once_its_timeout_has_passed(count: int, is_complete: bool) -> None:
-    tracker = groups.GroupTracker(relive.Groups(3, timeout=5.0, min_size=2))
-    start(tracker, 3)
-    episodes = [ended(str(number)) for number in range(count)]
-    for episode in episodes:
-        tracker.ended(tracker.groups["g"], episode, counts=True)
-    assert tracker.due == 5.0
-    assert tracker.pass_time(4.9) == []
-    assert tracker.gathering
-    assert tracker.pass_time(5.0) == ([] if is_complete else episodes)
-    assert [unit.episodes for unit in tracker.complete] == ([episodes] if is_complete else [])
-
-
-def test_stragglers_no_longer_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = relive.EpisodeReplayBuffer[int, int](groups=relive.Groups(2, timeout=5.0))
-    now = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    episode_id = buffer.start_episode_nowait("a", group_id="g")
-    buffer.append_observation_action_reward_nowait(episode_id, 0, 0, 0.0)
-    buffer.end_episode_nowait(episode_id, 1)
-    monkeypatch.setattr(time, "monotonic", lambda: now + 5.0)
-    with pytest.raises(errors.NotReadyError):
-        buffer.next_groups_nowait(1)
-    assert buffer.get_drops() == {"straggler": {"a": 1}}
-    buffer.check()

@@ -102,47 +102,6 @@ def test_a_line_of_single_episodes_goes_on_by_other_rules() -> None:
 # Journals.
 
 
-@pytest.mark.parametrize("segment_bytes", [2_000, 2**26])
-@pytest.mark.parametrize("name", ["episodes within limits", "episodes in groups"])
-def test_deliveries_are_not_repeated_after_a_crash(name: str, segment_bytes: int, tmp_path: pathlib.Path) -> None:
-    for seed in range(3):
-        rng, path = random.Random(seed), tmp_path / f"{seed}"
-        buffer = zoo.KINDS[name].make()
-        with relive.Journal(path, fsync="never", segment_bytes=segment_bytes) as log:
-            buffer.attach(log)
-            zoo.work(buffer, rng, 200)
-            buffer.detach()
-        other: Any = relive.recover(path)
-        other.check()
-        if segment_bytes > 10_000:
-            assert other.get_drops() == buffer.get_drops()
-            assert other.get_training_bias().produced == buffer.get_training_bias().produced
-        assert helpers_test.delivered(other) == helpers_test.delivered(buffer)
-        # All that can be given back was delivered, now or before.
-        everything = ids(helpers_test.stored(buffer))
-        found, expected = other.reject(everything), buffer.reject(everything)
-        # A group of which an episode was evicted gathers again if that is in none of the segments that are left.
-        assert found == expected if segment_bytes > 10_000 else found >= expected
-
-
-def test_a_delivery_that_cannot_be_journaled_is_refused(tmp_path: pathlib.Path) -> None:
-    buffer = Buffer()
-    with relive.Journal(tmp_path / "log", fsync="never") as log:
-        buffer.attach(log)
-        lived = [live(buffer), live(buffer)]
-        log.close()
-        calls: list[Any] = [
-            lambda: buffer.next_episodes_nowait(1),
-            lambda: buffer.next_episodes_nowait(1, accept=lambda episode: False),
-            lambda: buffer.reject(lived),
-        ]
-        for call in calls:
-            with pytest.raises(relive.ClosedError, match="cannot be written: it was closed"):
-                call()
-    buffer.detach()
-    assert (ids(buffer.next_episodes_nowait(2)), buffer.get_drops()) == (lived, {})
-
-
 def test_later_segments_begin_with_all_sums(tmp_path: pathlib.Path) -> None:
     buffer = Buffer(max_episodes=2, groups=relive.Groups(1))
     with relive.Journal(tmp_path / "log", fsync="never", segment_bytes=1000) as log:

@@ -93,38 +93,6 @@ def test_the_first_version_after_a_restart_counts_places_anew(
 
 @RESTARTS
 @BOTH
-def test_what_waits_holds_places_if_it_is_not_too_old(make: Any, restart: Any, tmp_path: pathlib.Path) -> None:
-    buffer = make(admission=relive.Admission(1, 2), groups=relive.Groups(2))
-    buffer.set_policy_version(4)
-    ids = [live(buffer, version, group) for version, group in ((3, None), (5, None), (3, "old"), (5, "old"))]
-    buffer = restart(buffer, tmp_path)
-    assert num_places(buffer) == 0
-    buffer.set_policy_version(5)
-    assert num_places(buffer) == 3
-    assert ids[0] == buffer.next_episodes_nowait(1)[0].episode_id
-    assert num_places(buffer) == 2  # It is trained on all the same.
-    assert buffer.reject([ids[2]]) == 2
-    assert num_places(buffer) == 2
-    buffer.check()
-
-
-@BOTH
-def test_nothing_starts_until_the_learner_has_caught_up(make: Any) -> None:
-    buffer = make(admission=relive.Admission(0, 1), redeliver=True)
-    for version in range(5):
-        buffer.set_policy_version(version)
-        live(buffer, version)
-        buffer.next_episodes_nowait(1)
-    buffer.resume_policy_version(1)  # Those of 1 to 4 come again.
-    for version in range(1, 5):
-        assert num_places(buffer) == 0
-        assert versions(buffer.next_episodes_nowait(1, max_lag=0)) == [version]
-        buffer.set_policy_version(version + 1)
-    assert num_places(buffer) == 1
-
-
-@RESTARTS
-@BOTH
 def test_a_learner_resumes_from_older_weights(make: Any, restart: Any, tmp_path: pathlib.Path) -> None:
     """P133: what was trained into the lost weights comes again, in order, and no lag is below 0."""
     buffer = make(redeliver=True)
@@ -144,25 +112,6 @@ def test_a_learner_resumes_from_older_weights(make: Any, restart: Any, tmp_path:
     buffer.resume_policy_version(3)  # They were delivered at 2.
     with pytest.raises(relive.NotReadyError):
         buffer.next_episodes_nowait(1)
-    buffer.check()
-
-
-@RESTARTS
-@BOTH
-def test_without_redeliver_what_is_lost_is_dropped(make: Any, restart: Any, tmp_path: pathlib.Path) -> None:
-    buffer = make(groups=relive.Groups(2))
-    for version in range(3):
-        buffer.set_policy_version(version)
-        for group in (None, "g", "g") if version == 2 else (None,):
-            live(buffer, version, group)
-        buffer.next_episodes_nowait(1)
-    buffer.next_groups_nowait(1)
-    buffer = restart(buffer, tmp_path)
-    buffer.resume_policy_version(1)
-    assert buffer.get_drops() == {"resumed": {"a": 4}}
-    assert buffer.get_training_bias().trained.episodes == 1
-    buffer.resume_policy_version(1)
-    assert buffer.get_drops() == {"resumed": {"a": 4}}
     buffer.check()
 
 

@@ -19,7 +19,6 @@ import pytest
 
 import relive
 from relive import errors
-from relive import testing
 from relive.agents import token_buffer
 from relive.agents import token_entry
 from relive.agents import token_episode_test
@@ -86,15 +85,6 @@ def test_draws_within_a_lag_take_late_episodes() -> None:
         newest = buffer.eligible_keys(max_lag=3)
         assert newest.tolist() == list(range(max(version - 3, 0), version))
     assert buffer.eligible_keys().tolist() == list(range(19))
-
-
-def test_draws_are_uniform_over_sequences_however_long_they_are() -> None:
-    buffer = relive.TokenReplayBuffer(100, seed=1)
-    for length in (1, 30, 2, 9):
-        buffer.add_episode([step_of([], [1] * length)], agent_id="a")
-    keys = buffer.sample(4000).keys
-    testing.assert_frequencies(np.bincount(keys, minlength=4).tolist(), [0.25] * 4)
-    assert buffer.get_stats().sampled == 4000
 
 
 def test_padding_and_multiple_are_those_of_the_buffer() -> None:

@@ -254,15 +254,6 @@ def test_weights_of_priorities_that_are_far_apart_are_finite() -> None:
     assert set(buffer.sample(4).weights.tolist()) == {buffer.read(keys[2:]).weights.item()}
 
 
-def test_draws_are_counted_for_the_schedule_of_beta() -> None:
-    buffer = made(exact(beta=relive.LinearSchedule(0.0, 1.0, 2)))
-    buffer.update_priorities(fill(buffer, 2), [1, 3])
-    for beta in (0.0, 0.5, 1.0, 1.0):
-        batch = buffer.sample(50)
-        expected = (batch.probabilities / 0.25) ** -beta
-        assert batch.weights.tolist() == expected.tolist()
-
-
 def test_the_newest_are_drawn_from_columns_and_tokens_alike() -> None:
     buffer, columns = made(Newest(3), 60), relive.RingReplayBuffer(30, sampler=Newest(3), seed=0)
     fill(buffer, 100)
@@ -409,14 +400,6 @@ def test_a_draw_that_cannot_be_read_is_taken_back(monkeypatch: pytest.MonkeyPatc
             buffer.sample(2)
     for _ in range(3):
         assert buffer.sample(4).weights.tolist() == twin.sample(4).weights.tolist()
-
-
-def test_zero_priorities_are_not_ready() -> None:
-    buffer = made(exact())
-    buffer.update_priorities(fill(buffer, 2), [0.0, 0.0])
-    assert not buffer.can_sample(1)
-    with pytest.raises(errors.NotReadyError, match="^every eligible priority weighs 0: update_priorities first$"):
-        buffer.sample(1)
 
 
 def test_a_buffer_is_saved_and_loaded_with_its_priorities(tmp_path: pathlib.Path) -> None:

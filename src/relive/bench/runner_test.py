@@ -25,7 +25,7 @@ from relive.kernels import choice
 
 SAME_IN_SMALL = (
     *("uniform-17", "images-256", "episodes-10k", "episodes-100k"),
-    *("prioritized-100k", "prioritized-1m", "prioritized-10m"),
+    *("prioritized-100k", "prioritized-1m", "prioritized-10m", "extend-1k-in-step"),
     *(name for name in workloads.WORKLOADS if "-32" in name or name.startswith("tensors")),
 )
 """Workloads that differ from another one in little but their size, of which a quick run leaves nothing."""

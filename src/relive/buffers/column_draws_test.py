@@ -10,8 +10,6 @@ import pytest
 import relive
 from relive import testing
 
-pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
-
 Floats = npt.NDArray[np.float64]
 SIZE = 3_000
 
@@ -74,17 +72,6 @@ def test_what_is_eligible_is_drawn_alike(make: Any, settings: dict[str, Any]) ->
             assert_drawn(buffer, {int(key): 1 / len(keys) for key in keys})
 
 
-def test_uniform_draws_while_rows_come_and_go() -> None:
-    """One draw after each add, far past the first wrap of the ring."""
-    buffer = relive.RingReplayBuffer(7, seed=4)
-    fill(buffer, 7)
-    ages = np.zeros(7, int)
-    for t in range(7, 1007):
-        fill(buffer, 1, first=t, period=5)
-        ages += np.bincount(t - buffer.sample_keys(8), minlength=7)
-    testing.assert_frequencies(ages.tolist(), [1 / 7] * 7)
-
-
 # Draws by priority.
 
 
@@ -124,34 +111,6 @@ def test_a_row_worth_a_millionth_is_drawn_as_often_as_that(stratified: bool) -> 
     testing.assert_frequencies(np.asarray(counts).tolist(), [1 / 1.00002, 1e-5 / 1.00002, 1e-5 / 1.00002])
 
 
-@pytest.mark.parametrize("stratified", [False, True])
-def test_draws_by_priority_after_eligibility_has_changed(stratified: bool) -> None:
-    buffer = relive.PrioritizedReplayBuffer(17, alpha=1.0, epsilon=0.0, stratified=stratified, seed=6, streams=2)
-    for t in range(20):
-        keys = buffer.extend([t, t], [0, 0], [0.0, 0.0], [t + 1, t + 1], terminated=[t % 4 == 3, False])
-        buffer.update_priorities(keys, [1.0 + t % 5, 2.0])
-    buffer.set_eligible([25, 30, 31, 39], False)
-    buffer.update_priorities([30, 26], [9.0, 0.0])
-    buffer.set_eligible([30], True)
-    probabilities = proportional(buffer, 1.0, 0.0)
-    assert probabilities[26] == 0
-    assert set(range(23, 40)) - set(probabilities) == {25, 31, 39}
-    assert_drawn(buffer, probabilities, 50)
-
-
-def test_a_stratified_batch_holds_each_row_as_often_as_it_must() -> None:
-    """A row whose share of a batch of B is s is in it at least floor(s B) - 1 and at most ceil(s B) + 1 times."""
-    buffer = relive.PrioritizedReplayBuffer(9, alpha=1.0, epsilon=0.0, seed=0)
-    fill(buffer, 22, period=4)
-    buffer.update_priorities(range(13, 22), [1, 5, 2, 2, 9, 1, 1, 3, 8])
-    shares = np.array([1, 5, 2, 2, 9, 1, 1, 3, 8]) / 32
-    for size in (5, 32, 100):
-        for _ in range(30):
-            counts = np.bincount(buffer.sample_keys(size) - 13, minlength=9)
-            assert np.all(counts >= np.floor(shares * size) - 1)
-            assert np.all(counts <= np.ceil(shares * size) + 1)
-
-
 def test_stratified_draws_are_independent_from_batch_to_batch() -> None:
     """The place within a stratum is drawn anew: both rows that share one stratum appear in it."""
     buffer = relive.PrioritizedReplayBuffer(4, alpha=1.0, epsilon=0.0, seed=8)
@@ -166,18 +125,6 @@ def test_stratified_draws_are_independent_from_batch_to_batch() -> None:
     rows, columns = np.nonzero(expected)
     testing.assert_frequencies(pairs[rows, columns].tolist(), expected[rows, columns].tolist())
     assert pairs[rows, columns].sum() == 1500
-
-
-@pytest.mark.parametrize("eager", [False, True])
-def test_sequences_are_drawn_by_the_priorities_of_their_starts(eager: bool) -> None:
-    buffer = sequences(24, prioritized=True, alpha=1.0, epsilon=0.0, seed=9)
-    fill(buffer, 45, period=7, eager=eager)
-    # Alive are 21 .. 44: whole episodes from 21, 28, 35, and 42 .. 44 of a running one.
-    starts = [21, 22, 23, 24, 25, 28, 29, 30, 31, 32, 35, 36, 37, 38, 39, *([42] if eager else [])]
-    assert buffer.eligible_keys().tolist() == starts
-    buffer.update_priorities(starts, 1.0 + np.arange(len(starts)) % 4)
-    buffer.update_priorities([26, 27, 33, 34], [100.0] * 4)
-    assert_drawn(buffer, proportional(buffer, 1.0, 0.0), 100)
 
 
 # Limits.

@@ -43,25 +43,6 @@ def add_episode(buffer: Any, number: int, length: int, *, end: str | None = "ter
 # The ring's seam, the write cursor, the ends of episodes.
 
 
-@pytest.mark.parametrize("ends", [(), (2, 3, 7, 11), tuple(range(15))])
-@pytest.mark.parametrize("truncated", [False, True])
-@pytest.mark.parametrize("eager", [False, True])
-def test_capacity_counts_steps_exactly(ends: tuple[int, ...], truncated: bool, eager: bool) -> None:
-    """P13: short episodes at first do not limit the number of stored steps."""
-    buffer = relive.RingReplayBuffer(10)
-    for t in range(15):
-        is_cut, is_last = truncated and t in ends, not truncated and t in ends
-        buffer.add(t, t, float(t), t + 1 if eager or is_cut else None, terminated=is_last, truncated=is_cut)
-        assert len(buffer) == min(t + 1, 10)
-        assert buffer.is_full == (t >= 9)
-    keys = [*range(5, 14 + (eager or 14 in ends))]
-    assert buffer.eligible_keys().tolist() == keys
-    assert buffer.read(keys).observation.tolist() == keys
-    with pytest.raises(KeyError, match="^'?key 4 not found"):
-        buffer.read([4])
-    buffer.check()
-
-
 def test_final_observations_go_with_their_episode() -> None:
     """Memory does not grow with the number of evicted episodes."""
     buffer = make_ring(10)
@@ -353,29 +334,6 @@ def test_memory_is_flat_however_many_steps_come(episodes: int) -> None:
 # Sequences.
 
 
-@pytest.mark.parametrize("count", [50, 150])
-@pytest.mark.parametrize("eager", [False, True])
-def test_a_start_needs_its_steps_and_the_observation_after(count: int, eager: bool) -> None:
-    """P31: in a ring of 100."""
-    buffer = make_sequences(100, length=5)
-    add_episode(buffer, 0, count, end=None, eager=eager)
-    keys = buffer.eligible_keys()
-    assert keys.tolist() == list(range(max(count - 100, 0), count - 5 + eager))
-    assert np.array_equal(buffer.read(keys).action, 1000 + keys[:, None] + np.arange(5))
-
-
-@pytest.mark.parametrize("eager", [False, True])
-def test_a_small_ring_of_short_episodes_has_these_starts(eager: bool) -> None:
-    """Ring of 12, episodes of 5, 30 adds, sequences of 3: starts at times 20, 21, 22, 25, 26, 27."""
-    buffer = relive.SequenceReplayBuffer(12, length=3)
-    for t in range(30):
-        buffer.add(t, t, float(t), t + 1 if eager else None, terminated=t % 5 == 4)
-    assert buffer.eligible_keys().tolist() == [20, 21, 22, 25, 26, 27]
-    batch = buffer.read([22, 25])
-    assert batch.action.tolist() == [[22, 23, 24], [25, 26, 27]]
-    assert batch.terminated.tolist() == [[False, False, True], [False] * 3]
-
-
 def test_a_loaded_ring_of_a_single_row_goes_on() -> None:
     buffer = relive.SequenceReplayBuffer(1, length=1)
     buffer.add(1000, 0, 0.0, 1001)
@@ -407,38 +365,6 @@ def test_another_seed_draws_otherwise_and_a_generator_is_a_seed() -> None:
 
     for make in (relive.RingReplayBuffer, relive.PrioritizedReplayBuffer):
         assert drawn(make, 5) == drawn(make, np.random.default_rng(5)) != drawn(make, 6)
-
-
-def test_clear_forgets_the_steps_and_not_the_counters() -> None:
-    buffer = relive.PrioritizedReplayBuffer(8, n_step=3, streams=2, seed=0)
-    buffer.extend([0, 10], [0, 0], [0.0, 0.0], [1, 11])
-    buffer.update_priorities([0], [7.0])
-    buffer.sample(3)
-    buffer.clear()
-    stats = buffer.get_stats()
-    assert (len(buffer), stats.size, buffer.num_eligible, stats.num_eligible, stats.open_episodes) == (0, 0, 0, 0, 0)
-    assert (stats.appended, stats.sampled) == (2, 3)
-    buffer.check()
-    assert buffer.add(5, 0, 0.0, next_observation=6, stream=0) == 2
-    assert buffer.get_stats().spliced_episodes == 0
-    assert buffer.get_priorities([2]).tolist() == [7.0]
-    assert buffer.read(buffer.eligible_keys()).observation.tolist() == [5]
-    with pytest.raises(relive.UnknownKeyError, match="key 0 not found"):
-        buffer.read([0])
-    relive.RingReplayBuffer(8).clear()
-
-
-def test_set_eligible_takes_anchors_out_and_lets_them_in() -> None:
-    buffer = make_ring(8)
-    add_episode(buffer, 0, 4)
-    assert buffer.set_eligible([1, 2, 2, 77], False) == 3
-    assert buffer.get_stats().stale_keys == 1
-    assert buffer.eligible_keys().tolist() == [0, 3]
-    assert set(buffer.sample(64).keys.tolist()) == {0, 3}
-    assert buffer.read([1]).observation.tolist() == [1001], "it can still be read"
-    assert buffer.set_eligible(2, True) == 1
-    assert buffer.eligible_keys().tolist() == [0, 2, 3]
-    buffer.check()
 
 
 def test_stats_say_what_is_there_and_what_happened() -> None:

@@ -14,7 +14,6 @@ import relive
 from relive import errors
 from relive.buffers import column_journal
 from relive.common import arrays
-from relive.persistence import journal_reader
 from relive.persistence import recover_test
 from relive.persistence import settings
 from relive.testing import zoo
@@ -52,10 +51,6 @@ def add_episode(buffer: Any, length: int = 3) -> None:
 
 def no_space(*_: object) -> Any:
     raise OSError(28, "No space left on device")
-
-
-def records_of(path: pathlib.Path) -> list[tuple[int, bytes]]:
-    return [(record.kind, record.payload) for record in journal_reader.records(path)][1:]
 
 
 # A step that cannot be written is not stored.
@@ -158,16 +153,6 @@ def test_a_row_is_in_the_journal_until_it_was_evicted(tmp_path: pathlib.Path, mo
             shutil.copytree(tmp_path / "log", tmp_path / f"copy {t}")
             assert recover_test.content(relive.recover(tmp_path / f"copy {t}")) == recover_test.content(buffer)
             add(buffer, t)
-
-
-def test_episodes_longer_than_a_segment_are_recovered(tmp_path: pathlib.Path) -> None:
-    buffer = ring()
-    with recover_test.opened(tmp_path / "log", 10) as log:
-        buffer.attach(log)
-        for length in (12, 1, 12, 5):
-            add_episode(buffer, length)
-            extend(buffer)
-    assert recover_test.content(relive.recover(tmp_path / "log")) == recover_test.content(buffer)
 
 
 def test_the_first_step_without_a_schema_may_begin_a_segment(

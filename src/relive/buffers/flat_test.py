@@ -122,9 +122,16 @@ def state_of(buffer: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
-@pytest.mark.parametrize("block", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 40))])
+@pytest.mark.parametrize(
+    "block",
+    [
+        0,
+        *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 8)),
+        *(pytest.param(n, marks=pytest.mark.long) for n in range(8, 40)),
+    ],
+)
 def test_flat_arrays_are_a_loop_of_add(block: int, tmp_path: pathlib.Path) -> None:
-    """In blocks of fifty data sets, each after what others left: two thousand in full."""
+    """In blocks of fifty data sets, each after what others left: four hundred in full, and two thousand at night."""
     rng, all_kinds = np.random.default_rng(block), makes(tmp_path)
     for number in range(50):
         make, streams = all_kinds[number % len(all_kinds)], int(rng.integers(1, 3))

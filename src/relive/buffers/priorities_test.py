@@ -98,18 +98,6 @@ def test_beta_ticks_once_a_draw_whatever_its_size() -> None:
     assert buffer.sampler.beta == 1.0
 
 
-def test_a_priority_belongs_to_the_anchor() -> None:
-    """P15: steps of a sequence that start none have no say."""
-    buffer = relive.SequenceReplayBuffer(100, length=3, prioritized=True, alpha=1.0, epsilon=0.0, beta=1.0)
-    for length in (5, 4):
-        buffer.add_episode(np.arange(length + 1), np.zeros(length), np.zeros(length), terminated=True)
-    buffer.update_priorities([0, 1, 2, 5, 6], [1, 2, 3, 4, 10])
-    buffer.update_priorities([3, 4], [1000, 1000])
-    batch = buffer.read([0, 1, 2, 5, 6])
-    assert batch.probabilities.tolist() == pytest.approx([0.05, 0.1, 0.15, 0.2, 0.5])
-    assert batch.weights.tolist() == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 10])
-
-
 @pytest.mark.parametrize(("normalization", "weight"), [("none", 1 / 1.6), ("buffer", 0.25), ("batch", 1.0)])
 @pytest.mark.parametrize("most", [None, 1])
 def test_the_weight_of_a_row_that_retires_is_that_of_its_draw(normalization: str, weight: float, most: Any) -> None:
@@ -122,28 +110,6 @@ def test_the_weight_of_a_row_that_retires_is_that_of_its_draw(normalization: str
 
 
 # The priorities of new rows.
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-def test_a_new_row_has_the_running_maximum_of_raw_priorities(alpha: float) -> None:
-    """P41, P42: alpha is applied once, so that the row ties with the maximum; 1 at first, and it never falls."""
-    buffer = make(10, alpha=alpha, epsilon=0.01)
-    for t in range(3):
-        fill(buffer, 1, first=t)
-        assert buffer.get_priorities([t]).tolist() == [1.0]
-        buffer.update_priorities([t], [0.25])
-    buffer.update_priorities([0, 1], [100, 4])
-    fill(buffer, 1, first=3)
-    batch = buffer.read(range(4))
-    weights = (np.array([100, 4, 0.25, 100]) + 0.01) ** alpha
-    assert batch.probabilities == pytest.approx(weights / weights.sum(), rel=1e-14)
-    assert batch.probabilities[0] == batch.probabilities[3]
-    for _ in range(3):
-        buffer.update_priorities(range(4), buffer.get_priorities(range(4)))
-    assert buffer.read(range(4)).probabilities.tolist() == batch.probabilities.tolist()
-    buffer.update_priorities(range(4), [0.1] * 4)
-    fill(buffer, 12, first=4)
-    assert buffer.get_priorities([13, 14, 15]).tolist() == [100.0] * 3
 
 
 def test_a_priority_noted_elsewhere_is_the_largest_so_far() -> None:
@@ -163,23 +129,6 @@ def test_a_sampler_says_its_weights_and_its_schedule() -> None:
     sampler = rated([3, 0, 2, 4], beta=schedule).sampler
     assert (sampler._total_weight, sampler._least_weight, sampler.schedule) == (9.0, 2.0, schedule)
     assert (rated([0, 0]).sampler._least_weight, make(8, beta=0.25).sampler.schedule) == (0.0, 0.25)
-
-
-def test_a_waiting_row_gets_the_maximum_once_it_can_be_drawn() -> None:
-    buffer = make(8)
-    first, waiting = buffer.add(0, 0, 0.0, 1), buffer.add(1, 0, 0.0)
-    assert buffer.eligible_keys().tolist() == [first]
-    buffer.update_priorities([first], [5.0])
-    after = buffer.add(2, 0, 0.0)
-    assert buffer.eligible_keys().tolist() == [first, waiting]
-    buffer.update_priorities([first, waiting], [1.0, 7.0])
-    assert buffer.get_priorities([waiting]).tolist() == [7.0]
-    buffer.update_priorities([waiting], [2.0])
-    buffer.add(3, 0, 0.0)
-    assert buffer.get_priorities([first, waiting, after]).tolist() == [1.0, 2.0, 7.0]
-    assert buffer.eligible_keys().tolist() == [first, waiting, after]
-    buffer.update_priorities([waiting], [9.0])
-    assert buffer.get_priorities([after]).tolist() == [7.0], "what it got once stays"
 
 
 # Updates.
@@ -218,65 +167,6 @@ def test_updates_take_anything_that_is_an_array(subtests: pytest.Subtests) -> No
             assert buffer.update_priorities(np.asarray(keys)[:1], np.asarray(priorities)[:1]) == 1
             assert buffer.get_priorities([0]).shape == (1,)
             assert buffer.update_priorities(np.zeros(0, np.int64), []) == 0
-
-
-def test_the_last_of_two_priorities_of_a_key_wins() -> None:
-    """P51: the one that lost is no maximum, and leaves nothing in the tree."""
-    buffer = rated([1, 2, 3], capacity=20)
-    buffer.update_priorities([1, 0, 1, 1, 0], [10, 20, 30, 5, 7])
-    assert buffer.get_priorities([0, 1, 2]).tolist() == [7, 5, 3]
-    assert buffer.read([0, 1, 2]).probabilities.tolist() == pytest.approx([7 / 15, 5 / 15, 3 / 15], rel=1e-15)
-    buffer.update_priorities([2, 2], [50, 1])
-    fill(buffer, 17, first=3)
-    assert buffer.get_priorities([3]).tolist() == [7]
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        keys, priorities = rng.integers(20, size=64), rng.random(64)
-        buffer.update_priorities(keys, priorities)
-        expected = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
-        assert buffer.get_priorities(list(expected)).tolist() == list(expected.values())
-        buffer.check()
-
-
-def test_late_updates_leave_the_new_rows_alone() -> None:
-    """P40: dropped, counted, and no maximum; two draws before one update both land."""
-    buffer = rated([5, 5, 5, 2])
-    first, second = buffer.sample(32), buffer.sample(32)
-    fill(buffer, 3, first=4)
-    assert buffer.get_priorities([4, 5, 6]).tolist() == [5, 5, 5]
-    assert buffer.update_priorities([0, 3, 4], [1000, 3, 6]) == 2
-    assert buffer.get_stats().stale_keys == 1
-    for number, batch in enumerate((first, second)):
-        alive = int((batch.keys >= 3).sum())
-        before = buffer.get_stats().stale_keys
-        assert buffer.update_priorities(batch.keys, np.full(32, 4.0 + number)) == alive
-        assert buffer.get_stats().stale_keys == before + 32 - alive
-        drawn = buffer.get_priorities([3]).tolist() == [4 + number]
-        assert drawn == (3 in batch.keys)
-        assert buffer.get_priorities([4, 5, 6]).tolist() == [6, 5, 5]
-    assert 3 in first.keys
-    assert 3 in second.keys
-    fill(buffer, 1, first=7)
-    assert buffer.get_priorities([7]).tolist() == [6]
-    with pytest.raises(relive.UnknownKeyError):
-        buffer.get_priorities([0])
-
-
-def test_when_a_row_goes_its_priority_goes_alone() -> None:
-    """P47: evicted or barred; a barred row can be rated and comes back with its priority."""
-    buffer = rated([1, 2, 3, 4])
-    assert buffer.set_eligible([1], False) == 1
-    assert buffer.get_priorities(range(4)).tolist() == [1, 2, 3, 4]
-    assert buffer.read([0, 2, 3]).probabilities.tolist() == [1 / 8, 3 / 8, 4 / 8]
-    assert set(buffer.sample(50).keys.tolist()) == {0, 2, 3}
-    buffer.add(4, 4, 4.0)
-    assert buffer.get_priorities([1, 2, 3]).tolist() == [2, 3, 4]
-    assert buffer.read([2, 3]).probabilities.tolist() == [3 / 7, 4 / 7]
-    buffer.update_priorities([1], [1])
-    buffer.set_eligible([1], True)
-    assert buffer.read([1, 2, 3]).probabilities.tolist() == [1 / 8, 3 / 8, 4 / 8]
-    fill(buffer, 1, first=5)
-    assert buffer.get_priorities([2, 3, 4, 5]).tolist() == [3, 4, 4, 4]
 
 
 @pytest.mark.parametrize("start", [2**31 - 2, 2**32 - 3, 2**53 - 2])
@@ -366,15 +256,6 @@ def test_a_wrong_update_is_refused_and_changes_nothing(subtests: pytest.Subtests
             assert zoo.state_of(buffer) == before
             assert buffer.get_priorities([buffer.add(3, 9, 0.0, 10)]).tolist() == [3]
             buffer.check()
-
-
-def test_keys_of_steps_that_were_cleared_are_stale() -> None:
-    buffer = rated([1, 2, 3])
-    buffer.clear()
-    assert buffer.update_priorities([1], [5]) == 0
-    with pytest.raises(relive.ArgumentError, match=NEVER):
-        buffer.update_priorities([3], [5])
-    assert buffer.get_stats().stale_keys == 1
 
 
 @pytest.mark.parametrize("why", ["lazy", "barred"])

@@ -160,19 +160,6 @@ def test_the_learner_has_a_version_that_does_not_fall() -> None:
     assert buffer.policy_version == buffer.get_stats().policy_version == 3
 
 
-def test_statistics_name_the_lag_of_the_learner() -> None:
-    buffer = Buffer(seed=0, max_episodes=2)
-    lived(buffer, [4, 4])
-    found = [buffer.get_stats()]
-    for version in (6, 9):
-        buffer.set_policy_version(version)
-        found.append(buffer.get_stats())
-    buffer.clear()
-    found.append(buffer.get_stats())
-    lags = [(stats.policy_version, stats.max_policy_lag) for stats in found]
-    assert lags == [(None, None), (6, 2), (9, 5), (9, None)]
-
-
 # Draws within a lag.
 
 

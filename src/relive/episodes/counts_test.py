@@ -84,14 +84,6 @@ def test_an_index_outside_is_an_error(index: int) -> None:
         deque[index]
 
 
-def test_a_deque_grows_at_any_length() -> None:
-    deque = counts.CountedDeque[int]()
-    for count in range(1, 200):
-        deque.append(count, 1)
-        assert units_of(deque)[-1] == (count, 0)
-        assert len(units_of(deque)) == count
-
-
 def test_an_empty_deque_has_nothing_to_give() -> None:
     with pytest.raises(IndexError, match=r"index must be in \[0, 0\), got 0"):
         counts.CountedDeque[str]().popleft()

@@ -76,17 +76,6 @@ def test_p3_to_p31_windows_are_those_of_their_episode_alone() -> None:
     buffer.check()
 
 
-def test_p13_early_short_episodes_do_not_pin_what_is_held() -> None:
-    """ray 10958, torchtune 2943: capacity in steps, kept as a number of items."""
-    buffer = Buffer(max_transitions=100)
-    for number in range(50):
-        live(buffer, number, 1)
-    for number in range(50, 60):
-        live(buffer, number, 20)
-    assert len(buffer) == 100
-    assert buffer.get_stats().total_episodes == 5
-
-
 def test_p35_a_long_episode_is_only_long() -> None:
     """d3rlpy 446: an internal cache overflowed at step 10,000."""
     buffer = Buffer(max_transitions=100)

@@ -39,7 +39,10 @@ class NaiveEpisode:
 
 
 class EpisodeStoreMachine(walks.Machine):
-    """Starts, appends, ends, aborts, clears, sets versions; observation = (episode number, t), reward = f of both."""
+    """Starts, appends, ends, aborts, clears, sets versions; observation = (episode number, t), reward = f of both.
+
+    Short episodes at first do not limit what is stored later (P13).
+    """
 
     often: ClassVar = {"append": 10, "end": 9, "start": 5, "draw": 2, "learn": 2}
     least: ClassVar = {

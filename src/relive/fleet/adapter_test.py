@@ -14,8 +14,6 @@ import pytest
 
 import relive
 from relive import errors
-from relive import testing
-from relive.fleet import adapter as adapter_lib
 from relive.fleet import adapters
 from relive.fleet import chunks
 from relive.fleet import local_test
@@ -106,33 +104,12 @@ def test_chunks_of_a_stream_are_one_episode() -> None:
     assert buffer.get_stats().open_episodes == 0
 
 
-def test_writers_never_share_a_stream() -> None:
-    adapter, buffer = column_of(streams=4)
-    for start, writer, episode in ((0, W, 0), (20, V, 0), (40, W, 1)):
-        adapter.insert(writer, columns(start, 1, is_start=True, episode=episode))
-    for start, writer, episode in ((1, W, 0), (21, V, 0), (41, W, 1)):
-        adapter.insert(writer, columns(start, 1, "TRUNCATED", first=1, episode=episode))
-    expected = [(0, 2), (20, 22), (40, 42), (1, 2), (21, 22), (41, 42)]
-    assert [window[:2] for window in windows(buffer)] == expected
-    assert buffer.get_stats().spliced_episodes == 0
-
-
 def test_a_complete_episode_uses_no_stream() -> None:
     adapter, buffer = column_of()
     adapter.insert(W, columns(0, 1, is_start=True))
     adapter.insert(W, columns(20, 2, "TERMINATED", is_start=True, episode=1))
     adapter.insert(W, columns(1, 1, "TRUNCATED"))
     assert [window[:2] for window in windows(buffer)] == [(0, 2), (20, 22), (21, 22), (1, 2)]
-
-
-def test_an_end_truncates_only_its_own_episode() -> None:
-    adapter, buffer = column_of()
-    adapter.insert(W, columns(0, 2, is_start=True))
-    adapter.insert(W, end_of(2, episode=1))
-    assert buffer.get_stats().open_episodes == 1
-    adapter.insert(W, end_of(2))
-    adapter.insert(W, end_of(2))
-    assert (buffer.get_stats().open_episodes, buffer.get_stats().truncated_episodes) == (0, 1)
 
 
 def test_what_a_full_disk_has_kept_open_ends_before_the_next() -> None:
@@ -232,21 +209,6 @@ def test_a_chunk_larger_than_the_buffer_is_stored_nevertheless() -> None:
 
 def lived(buffer: Any) -> list[tuple[str, list[Any], str]]:
     return [(episode.agent_id, episode.observations, episode.status) for episode in local_test.episodes_in(buffer)]
-
-
-def test_concurrent_episodes_are_kept_apart() -> None:
-    adapter, buffer = episode_of()
-    for writer, episode, start in ((W, 0, 0), (W, 1, 10), (V, 0, 20)):
-        adapter.insert(writer, steps_of(start, 2, is_start=True, episode=episode))
-    adapter.insert(W, steps_of(2, 0, episode=0, final=(2, "COMPLETED")))
-    adapter.insert(V, steps_of(22, 1, first=2, is_aborted=True))
-    assert lived(buffer) == [
-        ("a", [0, 1, 2], "COMPLETED"),
-        ("a", [10, 11], "IN_PROGRESS"),
-        ("a", [20, 21, 22], "ABORTED"),
-    ]
-    assert [adapter.abandon(V), adapter.abandon(W)] == [0, 1]
-    assert lived(buffer)[1] == ("a", [10, 11], "ABORTED")
 
 
 def test_the_rest_of_an_ended_episode_is_a_new_episode() -> None:
@@ -418,14 +380,6 @@ def test_late_repeated_and_lost_chunks_are_never_spliced(kind: str, seed: int, d
 # How much there is to draw.
 
 
-def test_a_chunk_goes_on_only_where_its_episode_has_come_so_far() -> None:
-    assert adapter_lib.PLANS.keys() == set(itertools.product(adapter_lib.Order, [False, True]))
-    for (order, is_over), (ends, then) in adapter_lib.PLANS.items():
-        assert ends == (order is adapter_lib.Order.LESS_FAR)
-        assert (then == "STAYS_ALONE") == (is_over or order is adapter_lib.Order.FURTHER)
-        assert (then == "GOES_ON") == (not is_over and order is adapter_lib.Order.SO_FAR)
-
-
 def test_the_weight_of_columns_is_their_eligible_rows() -> None:
     adapter, buffer = column_of()
     empty = adapter.weight({})
@@ -497,15 +451,6 @@ def test_the_weight_of_missing_lags_is_zero_and_of_far_ones_not() -> None:
     assert adapter.weight({**LAGS, "max_lag": 3}).weight == 0
     weight = adapter.weight({**LAGS, "lag_decay": 0.5})
     assert (weight.weight, weight.log_scale) == (2.0, 100_000 * np.log(0.5))
-
-
-def test_draws_of_an_adapter_are_those_of_its_buffer() -> None:
-    adapter, buffer = episode_of()
-    adapter.insert(W, steps_of(0, 4, is_start=True, final=(4, "COMPLETED")))
-    samples = adapter.draw(400, {"n": 2, "gamma": 0.5})
-    counts = collections.Counter(sample.start_step for sample in samples)
-    testing.assert_frequencies([counts[t] for t in range(4)], [0.25] * 4)
-    assert adapter.sampled == buffer.get_stats().sampled == 400
 
 
 # Which buffers have one.

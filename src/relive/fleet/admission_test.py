@@ -539,9 +539,7 @@ def seconds_to_train(make: Any, share: float, actors: int) -> float:
     return local_test.run(main())
 
 
-@pytest.mark.parametrize(
-    "actors", [9, pytest.param(30, marks=pytest.mark.full), pytest.param(100, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("actors", [9, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "make",
     [

@@ -381,7 +381,6 @@ ROUNDS = pytest.mark.parametrize(
     ("shards", "rounds", "seed"),
     [
         (2, 1, 0),
-        pytest.param(4, 1, 0, marks=pytest.mark.full),
         *[pytest.param(4, 5, seed, marks=pytest.mark.long, id=f"block{seed}") for seed in range(6)],
     ],
 )

@@ -96,18 +96,6 @@ def observed(buffer: Any) -> list[int]:
 # Batches.
 
 
-async def test_a_batch_is_stored_and_acknowledged() -> None:
-    fleet = fleet_of(ring)
-    shard = fleet.shard(0)
-    ack = put(shard, W, 0, whole(0, 3), whole(10, 2))
-    assert (ack.progress.inserted, ack.progress.rows, ack.progress.lost) == (5, 5, 0)
-    assert (ack.refused, ack.error) == (0, None)
-    assert (put(shard, W, 1, whole(20, 1))).progress == replies.Progress(
-        incarnation=ack.progress.incarnation, inserted=6, rows=6, lost=0
-    )
-    assert observed(fleet.buffer(0)) == [0, 1, 2, 10, 11, 20]
-
-
 async def test_a_repeated_batch_is_stored_once_with_the_same_reply() -> None:
     fleet = fleet_of(episodes)
     shard = fleet.shard(0)

@@ -239,35 +239,6 @@ def test_actions_of_float64_become_float32_as_in_sb3() -> None:
 # What an environment says, through an algorithm.
 
 
-@pytest.mark.parametrize("ends", ["terminated", "truncated", "mixed"])
-def test_ends_and_final_observations_are_those_of_the_episode(ends: str) -> None:
-    model = model_of(stable_baselines3.DQN, described(4, ends=ends)).learn(200)
-    buffer = model.replay_buffer.buffer
-    batch = buffer.read(buffer.eligible_keys())
-    number, episode, t = batch.observation.T
-    np.testing.assert_array_equal(batch.next_observation.T, [number, episode, t + 1])
-    is_over = t + 1 == 3 + (episode + number) % 3
-    is_truncated = {"terminated": False, "truncated": True, "mixed": episode % 2 == 0}[ends]
-    np.testing.assert_array_equal(batch.is_terminal, is_over & ~np.broadcast_to(is_truncated, is_over.shape))
-    np.testing.assert_array_equal(batch.reward, t + 1)
-    assert len(batch) == 200
-
-
-def test_a_window_stops_at_the_end_of_its_episode() -> None:
-    settings = {"n_steps": 3, "gamma": 0.5}
-    model = model_of(stable_baselines3.DQN, described(2), gamma=0.5, replay_buffer_kwargs=settings).learn(120)
-    samples = model.replay_buffer.sample(200)
-    _, episode, t = samples.observations.T
-    length = 3 + (episode + samples.observations[:, 0]) % 3
-    is_open = episode == episode.max()
-    span = torch.minimum(length - t, torch.tensor(3.0))
-    for row in (~is_open).nonzero().flatten():
-        assert samples.next_observations[row].tolist()[1:] == [episode[row], t[row] + span[row]]
-        assert samples.rewards[row, 0] == sum(0.5**k * (t[row] + k + 1) for k in range(int(span[row])))
-        assert samples.discounts[row, 0] == 0.5 ** span[row]
-        assert samples.dones[row, 0] == (t[row] + span[row] == length[row]) * (episode[row] % 2)
-
-
 def test_discounts_without_a_gamma_are_those_of_the_algorithm() -> None:
     model = model_of(stable_baselines3.DQN, described()).learn(30)
     assert model.replay_buffer.sample(4).discounts is None

@@ -240,7 +240,7 @@ def blocks(count: int, *, in_full: int) -> list[Any]:
 
 
 @AS_DEVICE
-@pytest.mark.parametrize("seeds", blocks(1_000, in_full=10))
+@pytest.mark.parametrize("seeds", blocks(1_000, in_full=3))
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 def test_random_programs_draw_what_a_plain_buffer_draws(
     seeds: range, shared: Collection[str], monkeypatch: pytest.MonkeyPatch
@@ -252,7 +252,7 @@ def test_random_programs_draw_what_a_plain_buffer_draws(
 
 
 @AS_DEVICE
-@pytest.mark.parametrize("seeds", blocks(150, in_full=3))
+@pytest.mark.parametrize("seeds", blocks(150, in_full=1))
 @pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
 def test_checkpoints_go_both_ways(
     seeds: range, shared: Collection[str], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch

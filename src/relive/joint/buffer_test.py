@@ -385,10 +385,6 @@ class TestDraws:
         part = filled(n_step=3).read([0], gamma=0.25).agents["left"]
         assert (part.reward.tolist(), part.steps.tolist()) == ([1.0 + 4.0 / 4 + 2.0 / 16], [3])
 
-    def test_the_same_seed_gives_the_same_batches(self) -> None:
-        first, second, third = filled(seed=3), filled(seed=3), filled(seed=4)
-        assert first.sample_keys(100).tolist() == second.sample_keys(100).tolist() != third.sample_keys(100).tolist()
-
     def test_no_keys_give_a_batch_of_nothing(self) -> None:
         for buffer in (filled(), Buffer(5, SCHEMAS, agents=AGENTS)):
             batch = buffer.read([])
@@ -454,24 +450,7 @@ class TestDraws:
 
 
 class TestEnds:
-    """What each of the agents may be bootstrapped from, of rewards 1, 4, 2, 5, 3, 1, ... of the left one."""
-
-    def test_an_agent_may_leave_before_the_others(self) -> None:
-        buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=3)
-        for t in range(4):
-            present = ["left", "right"] if t < 2 else ["left"]
-            buffer.add(**rows_of(0, t, present, ["right"] if t == 1 else [], ["left"] if t == 3 else []))
-        batch = buffer.read(range(4))
-        left, right = batch.agents["left"], batch.agents["right"]
-        assert left.steps.tolist() == [3, 3, 2, 1]
-        assert left.next_discount.tolist() == [0.125, 0.125, 0.25, 0.5]
-        assert left.next_observation[:, 2].tolist() == [3, 4, 4, 4]
-        assert right.steps.tolist() == [2, 1, 0, 0]
-        assert right.next_discount.tolist() == [0.0, 0.0, 0.0, 0.0]
-        assert right.is_terminal.tolist() == [True, True, False, False]
-        assert right.mask.tolist() == [True, True, False, False]
-        assert batch.episodes.tolist() == [0, 0, 0, 0]
-        assert buffer.get_stats().open_episodes == 0
+    """What each of the agents may be bootstrapped from; JointMachine has all that needs no odd observation."""
 
     def test_an_agent_away_for_a_step_is_not_spliced(self) -> None:
         """Not even where it finds everything as it was told."""
@@ -488,38 +467,11 @@ class TestEnds:
         assert buffer.get_stats().spliced_episodes == 0
         assert buffer.get_stats().open_episodes == 1
 
-    def test_an_agent_that_begins_anew_ends_the_episode(self) -> None:
-        """What it saw at its end is behind the episode then; the next row holds what it sees at its new start."""
-        for ends in ({"terminated": ["right"]}, {"truncated": ["right"]}):
-            buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=2)
-            buffer.add(**rows_of(0, 0, ["left", "right"], **ends))
-            rows = rows_of(0, 1, ["left", "right"])
-            rows["observations"]["right"] = observation_of("right", 7, 0)
-            buffer.add(**rows)
-            batch = buffer.read([0, 1])
-            assert batch.episodes.tolist() == [0, 1]
-            assert batch.agents["right"].next_observation.tolist()[0] == observation_of("right", 0, 1)
-            assert batch.agents["left"].steps.tolist() == [1, 1]
-            assert buffer.get_stats().spliced_episodes == 1
-
-    def test_an_agent_that_ended_may_act_on_from_there(self) -> None:
-        buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=3)
-        buffer.add(**rows_of(0, 0, ["left", "right"], [], ["right"]))
-        buffer.add(**rows_of(0, 1, ["left", "right"]))
-        batch = buffer.read([0, 1])
-        assert batch.episodes.tolist() == [0, 0]
-        assert batch.agents["right"].steps.tolist() == [1, 1]
-        assert batch.agents["left"].steps.tolist() == [2, 1]
-
-    def test_an_agent_with_both_ends_is_terminated(self) -> None:
-        buffer = Buffer(9, SCHEMAS, agents=AGENTS)
-        buffer.add(**rows_of(0, 0, ["left"], ["left"], ["left"]))
-        assert buffer.read([0]).agents["left"].next_discount.tolist() == [0.0]
-
-    def test_a_reset_of_one_agent_ends_the_episode_for_all(self) -> None:
+    @pytest.mark.parametrize("ends", [{}, {"terminated": ["right"]}, {"truncated": ["right"]}])
+    def test_a_reset_of_one_agent_ends_the_episode_for_all(self, ends: dict[str, list[str]]) -> None:
         """The others may see just what they were told: what is drawn must not go on over the reset."""
         buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=2)
-        buffer.add(**rows_of(0, 0, ["left", "right"]))
+        buffer.add(**rows_of(0, 0, ["left", "right"], **ends))
         rows = rows_of(0, 1, ["left", "right"])
         rows["observations"]["right"] = observation_of("right", 7, 0)
         buffer.add(**rows)
@@ -528,22 +480,8 @@ class TestEnds:
         assert batch.start_step.tolist() == [0, 0]
         assert batch.agents["left"].steps.tolist() == [1, 1]
         assert batch.agents["left"].next_observation[:, 2].tolist() == [1, 2]
+        assert batch.agents["right"].next_observation.tolist()[0] == observation_of("right", 0, 1)
         assert buffer.get_stats().spliced_episodes == 1
-
-    def test_end_episode_truncates_agents_that_are_present(self) -> None:
-        buffer = Buffer(9, SCHEMAS, agents=AGENTS, gamma=GAMMA, n_step=2, streams=2)
-        for stream in range(2):
-            buffer.add(**rows_of(stream, 0, ["left"]), stream=stream)
-        assert buffer.end_episode(stream=1)
-        assert not buffer.end_episode(stream=1)
-        for stream in range(2):
-            buffer.add(**rows_of(stream, 1, ["left"]), stream=stream)
-        batch = buffer.read(range(4))
-        assert batch.agents["left"].steps.tolist() == [2, 1, 1, 1]
-        assert batch.episodes.tolist() == [0, 1, 0, 2]
-        assert batch.start_step.tolist() == [0, 0, 1, 0]
-        with pytest.raises(errors.ArgumentError, match="^stream must be below streams = 2, got 2$"):
-            buffer.end_episode(stream=2)
 
     def test_dicts_may_hold_agents_that_are_absent(self) -> None:
         """As in PettingZoo: observations still hold who has just ended, next observations hold who comes."""
@@ -590,15 +528,6 @@ class TestEnds:
         buffer.add(**rows)
         assert buffer.read([0]).agents["left"].next_discount.tolist() == [GAMMA]
         assert buffer.get_stats().open_episodes == 1
-
-    def test_episodes_are_numbered_on_after_clear(self) -> None:
-        buffer = filled(count=9)
-        buffer.clear()
-        stats = buffer.get_stats()
-        assert (len(buffer), stats.cleared, stats.open_episodes) == (0, 9, 0)
-        fill(buffer, 2, 6)
-        batch = buffer.read([9, 10])
-        assert (batch.episodes.tolist(), batch.start_step.tolist()) == ([2, 2], [0, 1])
 
 
 def changed(part: str, agent: str, value: Any) -> dict[str, Any]:
@@ -928,15 +857,6 @@ class TestExtend:
         with pytest.raises(errors.NotReadyError, match="^extend held back by"):
             buffer.extend(**self.ROWS)
 
-    def test_each_stream_has_episodes_of_its_own(self) -> None:
-        buffer = Buffer(9, agents=["a", "b"], streams=2)
-        ends = [[1, 0], [0, 1], [0, 0]]
-        for end in ends:
-            buffer.extend(**self.ROWS, terminations=dict.fromkeys("ab", end))
-        assert buffer.read(range(6)).episodes.tolist() == [0, 1, 2, 3, 4, 5]
-        assert buffer.get_stats().spliced_episodes == 2
-        buffer.check()
-
     def test_joint_extend_of_no_stream_stores_nothing(self) -> None:
         buffer = Buffer(9, SCHEMAS, agents=AGENTS)
         nothing = {"left": np.zeros((0, 3), int)}
@@ -1055,29 +975,6 @@ def test_sequences_hold_what_each_agent_lived(seed: int, pad: bool) -> None:
             lived = [twin.steps[step].rows.get(agent) for step in path]
             part = {name: at(getattr(batch.agents[agent], name), place) for name in SEQUENCE_FIELDS}
             assert part == expected_sequence(agent, lived, length, has_left(twin, path, agent))
-
-
-@pytest.mark.parametrize("pad", [False, True])
-def test_a_step_is_truncated_alike_in_windows_of_any_length(pad: bool) -> None:
-    flags: dict[tuple[int, str], set[bool]] = {}
-    for length in (1, 2, 3, 7):
-        buffer = relive.JointSequenceReplayBuffer(8, SCHEMAS, agents=AGENTS, length=length, pad=pad, seed=0)
-        for t in range(5):  # So that the ring wraps after the step at which an agent leaves.
-            buffer.add(**rows_of(1, t, AGENTS))
-        buffer.end_episode()
-        for t in range(7):
-            present = [agent for agent, leaves in zip(AGENTS, (9, 3, 5), strict=True) if t < leaves]
-            buffer.add(**rows_of(0, t, present))
-        keys = buffer.eligible_keys()
-        batch = buffer.read(keys[keys >= 5])
-        for agent, of_agent in batch.agents.items():
-            for place, t in zip(*of_agent.mask.nonzero(), strict=True):
-                flags.setdefault((int(batch.start_step[place] + t), agent), set()).add(
-                    bool(of_agent.truncated[place, t])
-                )
-    truncated = {step for step, seen in flags.items() if True in seen}
-    assert truncated == {(2, AGENTS[1]), (4, AGENTS[2])}
-    assert all(len(seen) == 1 for seen in flags.values())
 
 
 SEQUENCE_FIELDS = ("observation", "action", "reward", "terminated", "truncated", "mask", "is_burn_in", "extras")

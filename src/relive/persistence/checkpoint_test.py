@@ -236,9 +236,6 @@ def test_twenty_mebibytes_pass_through_one_chunk(tmp_path: pathlib.Path, monkeyp
 
 
 # Arguments.
-
-
-ARRAY = np.zeros(1)
 TOO_LONG: list[Any] = ["a" * 2**21, [[]] * 10**5]
 
 

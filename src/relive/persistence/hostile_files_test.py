@@ -33,7 +33,6 @@ from relive import errors
 from relive.persistence import archive_test
 from relive.persistence import checkpoint
 from relive.persistence import checkpoint_test
-from relive.persistence import dtypes_test
 from relive.persistence import journal_reader
 from relive.persistence import npy
 from relive.persistence import posix_test
@@ -650,23 +649,3 @@ def test_a_hostile_file_gives_an_error_or_a_buffer_that_works(what: str, cases: 
     answer = subprocess.run(command, capture_output=True, text=True, timeout=patience, check=False, env=environment)
     assert answer.returncode == 0, answer.stderr[-5000:]
     assert 0 < int(answer.stdout) < len(cases)
-
-
-# What is no checkpoint.
-
-
-def test_what_is_no_checkpoint_says_so(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "file").write_bytes(dtypes_test.saved(np.zeros(3)))
-    (tmp_path / "dangling").symlink_to("nowhere")
-    (tmp_path / "empty").mkdir()
-    rules = {
-        "empty": "is a directory, and a checkpoint is a file",
-        "file": r"is \.npy and not of relive: docs/guides/my_file\.md .*",
-    }
-    rules |= dict.fromkeys(("missing", "dangling"), "does not exist")
-    if hasattr(os, "mkfifo"):
-        os.mkfifo(tmp_path / "pipe")
-        rules["pipe"] = "is not a regular file"
-    for name, rule in rules.items():
-        with pytest.raises(errors.CheckpointError, match=f"^{tmp_path / name} {rule}$"):
-            checkpoint_test.loaded(tmp_path / name)

@@ -258,14 +258,6 @@ def test_two_hundred_thousand_sets_leave_no_trace() -> None:
     assert used.total == 0.0
 
 
-def test_the_total_is_exact_after_weights_of_any_size() -> None:
-    rng = np.random.default_rng(1)
-    tree = relive.SumTree(5000)
-    for _ in range(200):
-        tree.set(rng.integers(5000, size=500), 10 ** rng.uniform(-8, 8, size=500))
-        assert tree.total == pytest.approx(math.fsum(tree.get(range(5000))), rel=1e-12, abs=0)
-
-
 @hypothesis.given(
     weights=st.lists(st.one_of(st.just(0.0), ANY_WEIGHT, st.floats(0, 1e-300)), min_size=1, max_size=80).filter(any),
     shares=st.lists(st.floats(0, 1), min_size=1, max_size=30),
@@ -343,13 +335,6 @@ def test_a_stratum_is_drawn_from_evenly(share: int) -> None:
         assert sorted(leaves.tolist()) == [16 * stratum + share for stratum in range(size)]
 
 
-def test_the_last_stratum_ends_at_the_total_however_that_divides() -> None:
-    for size in range(1, 300):
-        leaves = tree_of([0.0, *[0.1] * 7, 0.0]).stratified_sample(size, Constant(1 - 2**-53))
-        assert len(leaves) == size
-        assert leaves.max() == 7
-
-
 def test_rounding_never_leads_to_a_weight_of_zero() -> None:
     """Blocks that end in zeros, and masses at the very end of each weight."""
     rng = np.random.default_rng(6)
@@ -386,30 +371,6 @@ def test_equal_generators_draw_equal_leaves(draw: Any) -> None:
     assert first.shape == (50,)
 
 
-@pytest.mark.parametrize("draw", [relive.SumTree.sample, relive.SumTree.stratified_sample])
-def test_draws_reach_from_the_first_leaf_to_the_last(draw: Any) -> None:
-    for capacity in (1, 3, 5000):
-        tree = tree_of(np.ones(capacity))
-        assert draw(tree, 1, Constant(0.0)).tolist() == [0]
-        assert draw(tree, 1, Constant(1 - 2**-53)).tolist() == [capacity - 1]
-
-
-def test_a_mass_alone_finds_its_leaf_at_every_edge_too() -> None:
-    tree = tree_of(np.ones(5000))
-    for leaf in (0, 7, 8, 63, 64, 511, 512, 4998, 4999):
-        assert tree.find([leaf]).tolist() == tree.find([leaf + 0.5]).tolist() == [leaf]
-        assert tree.find([np.nextafter(leaf + 1.0, 0)]).tolist() == [leaf]
-    assert tree.find([]).tolist() == []
-
-
-def test_a_batch_of_one_stays_a_batch() -> None:
-    for capacity in (3, 5000):
-        tree = tree_of(np.ones(capacity))
-        assert tree.find([1.5]).tolist() == [1]
-        assert tree.get([1]).shape == tree.sample(1, np.random.default_rng(0)).shape == (1,)
-        assert tree.stratified_sample(1, np.random.default_rng(0)).shape == (1,)
-
-
 def test_nothing_is_set_got_or_found_without_an_error() -> None:
     tree = tree_of([1.0, 2.0])
     tree.set([], [])
@@ -441,15 +402,6 @@ def test_a_sum_tree_copies_arrays() -> None:
     found = tree.find(masses)
     assert (found.tolist(), masses.tolist(), tree.total) == ([2], [3.0], 3.0)
     tree.check()
-
-
-def test_the_last_of_a_leaf_named_twice_counts() -> None:
-    for capacity in (4, 5000):
-        tree = relive.SumTree(capacity)
-        tree.set([1, 2, 1, 1], [5.0, 3.0, 7.0, 0.25])
-        assert tree.get([1, 2]).tolist() == [0.25, 3.0]
-        assert tree.total == 3.25
-        tree.check()
 
 
 def test_an_empty_tree_has_only_a_total_of_zero() -> None:
@@ -510,16 +462,6 @@ def test_extremes_are_kept_until_a_weight_is_set() -> None:
     assert (tree.max, tree.min) == (1.0, 1.0)
     tree.set([10], [1.0])
     assert (tree.max, tree.min) == (5.0, 0.5)
-
-
-def test_more_leaves_than_a_chunk_are_set_at_once() -> None:
-    leaves = np.tile(np.arange(80_000), 20)
-    weights = np.arange(1_600_000) / 8
-    tree = relive.SumTree(80_000)
-    tree.set(leaves, weights)
-    assert np.array_equal(tree.get(np.arange(80_000)), weights[-80_000:])
-    assert tree.total == weights[-80_000:].sum()
-    tree.check()
 
 
 def test_the_largest_weights_have_a_finite_total() -> None:
@@ -588,12 +530,6 @@ def test_wrong_weights_are_refused_as_a_whole(weights: Any, error: type[Exceptio
         tree.set([3, 4], weights)
     assert levels_of(tree) == before
     assert tree.total == 28.0
-
-
-def test_a_leaf_out_of_range_is_an_index_error() -> None:
-    for leaf in (-1, 4):
-        with pytest.raises(IndexError, match=rf"^leaves must be in \[0, 4\), got {leaf} in row 0$"):
-            relive.SumTree(4).get([leaf])
 
 
 @pytest.mark.parametrize(
@@ -674,50 +610,6 @@ def test_a_mass_below_the_edge_of_a_block_stays_in_it() -> None:
         assert (weights[leaves] > 0).all()
 
 
-@pytest.mark.parametrize("good", [0.0, 0.5, 1.0])
-def test_the_first_wrong_weight_is_named(good: float) -> None:
-    tree = relive.SumTree(4)
-    with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
-        tree.set([2, 3], [good, -1.0])
-    with pytest.raises(errors.ArgumentError, match="got -1.0 for leaf 3 in row 1$"):
-        tree.set([2, 3], [tree._heaviest, -1.0])
-    assert tree.total == 0.0
-
-
-@pytest.mark.parametrize(
-    ("leaf", "weight", "message"),
-    [
-        (8, 1.0, r"leaves must be in \[0, 8\), got 8 in row 0"),
-        (-1, 1.0, r"leaves must be in \[0, 8\), got -1 in row 0"),
-        (3, -0.5, "weights must be finite and at least 0, got -0.5 for leaf 3 in row 0"),
-        (3, math.nan, "weights must be finite and at least 0, got nan for leaf 3 in row 0"),
-        (3, 1e308, "weights must be at most .*, or sums could overflow, got 1e[+]308 for leaf 3 in row 0"),
-    ],
-)
-def test_one_weight_is_refused_as_many_are(leaf: int, weight: float, message: str) -> None:
-    tree = tree_of(np.arange(8))
-    before = levels_of(tree)
-    with pytest.raises(errors.ArgumentError, match=f"^{message}$"):
-        tree.set([leaf], weight)
-    assert levels_of(tree) == before
-    assert tree.total == 28.0
-    tree.set([7], tree._heaviest)
-    tree.set([0], 0.0)
-    assert tree.total == 21.0 + tree._heaviest
-
-
-def test_weights_set_one_at_a_time_are_those_set_at_once() -> None:
-    rng = np.random.default_rng(3)
-    leaves, weights = rng.integers(70_000, size=5_000), rng.random(5_000)
-    one, many = relive.SumTree(70_000), relive.SumTree(70_000)
-    for leaf, weight in zip(leaves.tolist(), weights.tolist(), strict=True):
-        one.set([leaf], weight)
-    many.set(leaves, weights)
-    assert (one.total, one.max, one.min) == (many.total, many.max, many.min)
-    assert levels_of(one) == levels_of(many)
-    one.check()
-
-
 def test_sums_are_settled_when_asked_or_when_many_wait() -> None:
     """The list of pending changes is limited."""
     tree = relive.SumTree(5000)
@@ -745,14 +637,6 @@ def test_a_cleared_tree_forgets_pending_changes() -> None:
     tree.check()
 
 
-@pytest.mark.parametrize("count", [1, 2, 1023, 1024, 1025, 2049])
-def test_many_masses_find_what_each_finds_alone(count: int) -> None:
-    tree = tree_of(np.random.default_rng(8).random(6000))
-    masses = np.random.default_rng(9).random(count) * tree.total
-    expected = np.searchsorted(tree.get(range(6000)).cumsum(), masses, side="right")
-    assert tree.find(masses).tolist() == expected.tolist()
-
-
 @pytest.mark.parametrize("total", [1.0, 0.1, 1e300, 7e-310, 11 * 5e-324])
 def test_strata_end_before_the_next_one_and_before_the_total(total: float) -> None:
     """Also for a generator that draws the largest number below 1, and for totals of few bits."""
@@ -771,19 +655,6 @@ def test_strata_end_before_the_next_one_and_before_the_total(total: float) -> No
         if total > 1e-300:
             strata = [math.floor(fractions.Fraction(point) * size / fractions.Fraction(total)) for point in points]
             assert strata == list(range(size))
-
-
-def test_a_copy_has_leaves_of_its_own() -> None:
-    tree = tree_of(np.ones(5000))
-    copies = [copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))]
-    for weight, other in enumerate(copies, start=2):
-        other._leaves[9] = weight
-        other._settle(np.array([9]))
-        assert other.total == 4999.0 + weight
-        assert other.get([9]).tolist() == [weight]
-        assert other._kernels is tree._kernels
-        other.check()
-    assert tree.total == 5000.0
 
 
 def test_the_kernels_chosen_are_those_of_trees_made_afterwards() -> None:

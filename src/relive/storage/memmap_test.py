@@ -1,5 +1,4 @@
 from collections.abc import Callable
-import copy
 import errno
 import gc
 import itertools
@@ -7,7 +6,6 @@ import json
 import mmap
 import os
 import pathlib
-import pickle
 import random
 import signal
 from typing import Any
@@ -513,17 +511,6 @@ def test_calls_on_a_closed_map_are_refused(path: pathlib.Path) -> None:
             call()
     assert (rows.generation, rows.is_dirty, rows.capacity) == (1, False, 4)
     assert "clean.json" in names(path)
-
-
-def test_a_map_cannot_be_copied_or_pickled(path: pathlib.Path) -> None:
-    ways: list[Any] = [copy.copy, copy.deepcopy, pickle.dumps]
-    for copied in ways:
-        with relive.MemmapStorage(path, PLAIN, 4) as rows:
-            rule = f"^a memory map cannot be copied or pickled: open {path} where it is needed$"
-            for thing in (rows, relive.RingReplayBuffer(4, storage=rows)):
-                if thing is rows or copied is not copy.copy:
-                    with pytest.raises(TypeError, match=rule):
-                        copied(thing)
 
 
 def test_numpy_maps_the_files_too(path: pathlib.Path) -> None:

@@ -1,9 +1,7 @@
 from collections.abc import Collection
-import copy
 import errno
 import itertools
 import pathlib
-import pickle
 from typing import Any
 
 import numpy as np
@@ -214,21 +212,6 @@ def test_rows_can_be_written_as_the_bytes_of_fields() -> None:
                 by_columns.write(np.array(slots, np.int64), {path: column[slots] for path, column in rows.items()})
                 by_bytes._write_rows(slot, count, [buffered(values) for values in bytes_of(rows, slots)])
                 assert_same(by_bytes.read(np.arange(7)), by_columns.read(np.arange(7)))
-
-
-def test_a_copy_is_a_storage_of_its_own() -> None:
-    ways: list[Any] = [copy.deepcopy, lambda storage: pickle.loads(pickle.dumps(storage))]
-    for copied in ways:
-        storage = relive.ColumnStorage(MIXED, 4)
-        rows, others = random_rows(MIXED, (4,), 1), random_rows(MIXED, (4,), 2)
-        storage.write(np.arange(4), rows)
-        other = copied(storage)
-        assert_same(other.read(np.arange(4)), rows)
-        other.write(np.arange(4), others)
-        assert_same(other.read(np.arange(4)), others)
-        other._write_rows(2, 1, bytes_of(rows, [3]))
-        assert_same(other.read(2), {path: column[3, ...] for path, column in rows.items()})
-        assert_same(storage.read(np.arange(4)), rows)
 
 
 def test_a_single_value_keeps_its_dtype() -> None:

@@ -1,6 +1,6 @@
 """What sharing between threads has beside `waiting_test`: whole rows, timeouts, interrupts, what holds the lock."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent import futures
 import pathlib
 import signal
@@ -15,7 +15,6 @@ import relive
 from relive import errors
 from relive.common import arrays
 from relive.persistence import posix_test
-from relive.storage import memory
 from relive.testing import zoo
 from relive.waiting import waiting_test
 
@@ -100,70 +99,6 @@ def assert_whole(batch: Any) -> None:
         expected = (newest[:, np.newaxis] - ages)[:, :, np.newaxis]
         assert ((frames == expected) | ((frames == 0) & (ages[:, np.newaxis] > 0))).all()
         assert (frames[:, -1] == newest[:, np.newaxis]).all()
-
-
-SCHEMA = relive.Schema(
-    relive.Field(WIDTH, np.int64), relive.Field((), np.int64), extras={"checksum": relive.Field((), np.int64)}
-)
-
-
-class SplitStorage(relive.ColumnStorage):
-    """A storage that lets a test do something between reading one column and the next, and between writing them."""
-
-    between: Callable[[], object] | None = None
-
-    def write(self, slots: memory.Slots, rows: memory.Rows) -> None:
-        for path in self.schema.fields:
-            self._pause(path)
-            super().write(slots, {**super().read(slots), path: rows[path]})
-
-    def read(self, slots: memory.Slots, fields: Collection[str] | None = None) -> dict[str, Any]:
-        columns: dict[str, Any] = {}
-        for path in self.schema.fields if fields is None else fields:
-            self._pause(path)
-            columns |= super().read(slots, [path])
-        return columns
-
-    def _pause(self, path: str) -> None:
-        """Do it once, in front of the action."""
-        if path == "action" and self.between is not None:
-            between, self.between = self.between, None
-            between()
-
-
-def test_without_the_lock_a_row_is_torn() -> None:
-    storage = SplitStorage(SCHEMA, 4)
-    buffer = waiting_test.ring(4, gamma=1.0, storage=storage)
-    buffer.add_episode(**rows(1, 4))
-    assert_whole(buffer.sample(8))
-    storage.between = lambda: waiting_test.start(lambda: buffer.add_episode(**rows(101, 4))).result(
-        waiting_test.PATIENCE
-    )
-    torn = buffer.sample(8)
-    with pytest.raises(AssertionError):
-        assert_whole(torn)
-
-
-@pytest.mark.parametrize("split", ["read", "write"])
-def test_the_lock_is_held_between_two_columns(split: str) -> None:
-    storage = SplitStorage(SCHEMA, 4)
-    shell, way = shell_of(waiting_test.ring(4, gamma=1.0, storage=storage))
-    shell.add_episode(**rows(1, 4))
-    others: list[futures.Future[Any]] = []
-
-    def between() -> None:
-        assert way.is_held()
-        others.append(waiting_test.start(lambda: shell.add_episode(**rows(101, 4))))
-        others.append(waiting_test.start(lambda: shell.sample(8)))
-
-    storage.between = between
-    if split == "read":
-        assert_whole(shell.sample(8))
-    else:
-        shell.add_episode(**rows(51, 4))
-    _, batch = [other.result(waiting_test.PATIENCE) for other in others]
-    assert_whole(batch)
-    assert_whole(shell.read(shell.eligible_keys()))
 
 
 BUFFERS: dict[str, Callable[[], Any]] = {

@@ -680,9 +680,6 @@ async def test_a_producer_that_dies_takes_the_learner_with_it(kind: Kind) -> Non
     assert num_waiting(shared) == (0, 0)
 
 
-# Calls that are cancelled, or give up.
-
-
 # Turns, which threads do not take.
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 import functools
-import pickle
 import re
 import sys
 from typing import Any
@@ -138,15 +137,6 @@ def test_a_reset_in_mid_episode_truncates_it() -> None:
     stats = buffer.get_stats()
     assert (stats.truncated_episodes, stats.open_episodes, stats.spliced_episodes) == (1, 0, 0)
     check_all(buffer)
-
-
-def test_a_pickled_recorder_goes_on() -> None:
-    env, _ = recorded(Scripted(1))
-    env.reset()
-    env.step(0, chosen=1)
-    twin = pickle.loads(pickle.dumps(env))
-    twin.step(0, chosen=1)
-    assert check_all(twin.buffer) == [(1, 0, 0), (1, 0, 1)]
 
 
 class Constant(gymnasium.Env[Any, Any]):
@@ -827,13 +817,6 @@ def test_resetting_all_truncates_open_episodes() -> None:
     # One by its environment, two by the reset of all.
     assert (stats.spliced_episodes, stats.truncated_episodes) == (0, 3)
     check_all(buffer)
-
-
-def test_streams_are_as_many_as_environments() -> None:
-    with pytest.raises(
-        errors.ArgumentError, match="^buffer must have a stream for each of 3 environments, got streams=2"
-    ):
-        relive_gymnasium.VectorRecorder(scripted(3), ring(2))
 
 
 def test_missing_infos_of_vector_environments_are_not_invented() -> None:
