@@ -179,6 +179,8 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         rows, next_rows = encoder.rows(count, observation, action, reward, next_observation, extras)
         is_alone = count > 1 and self._is_alone()
         written = store.append_next_round(numbers, events, rows, next_rows) if is_alone else None
+        if written is next_round.CONTINUED:
+            return keys
         if written is not None and not written.after_termination and not written.after_truncation:
             self._watch.record_ends(written.num_ends)
             return keys

@@ -92,44 +92,58 @@ def appender(
         access: Writes the rows; it cannot fail once it is prepared.
     """
     _, following, places, _, _, current, last, knows, _, _, changed, num = rows
-    flags, links, places_view, _, _, current_view, last_view, knows_view, episodes, _, _, counts = views
+    flags, links, places_view, _, _, current_view, last_view, knows_view, _, free, _, counts = views
+    of_stream, first_keys, lengths, how_ended, is_known, _ = append.views_of(rows[8])  # Of episodes, by number.
     capacity, num_streams, room = len(flags), len(last), len(changed)
-    columns, add = access.contents, np.add
+    columns, compared, add = access.contents, [field for field, _, _, _ in behind], np.add
     everyone, no_events = encoding.all_streams(num_streams), encoding.no_events(num_streams)
     drawable = append.COMPLETE | append.READABLE | (append.FRESH if room else 0)
     new_flags, no_links = bytes([drawable]) * num_streams, np.full(num_streams, -1, np.int32).data
-    increments, num_next, num_rows = np.repeat([[num_streams], [1]], num_streams, 1), append.NEXT_KEY, append.ROWS
-    num_free, num_eligible, few, terminated = append.FREE, append.ELIGIBLE, append.FEW, append.TERMINATED
-    # Of the rows that a round is behind: their slots and places; where their links are, and if that is a slice, its
-    # start; what was observed after them, by field; the places in the round at which no episode is open; the number of
-    # the first episode, if those of the others are the ones after that, and else -1.
-    state = np.zeros((2, num_streams), np.int64)
-    slots, newest = state
-    slots_view, newest_view = slots.data, newest.data
+    num_next, num_rows, num_free, num_eligible = append.NEXT_KEY, append.ROWS, append.FREE, append.ELIGIBLE
+    few, terminated, truncated, terminal = append.FEW, append.TERMINATED, append.TRUNCATED, append.TERMINAL
+    num_bits, is_step, none, is_open = append.EPISODE, append.STEP, append.NONE, append.OPEN
+    # Of a round: its slots and places; and as integers of half the size, its slots, to which the rows before it link,
+    # and the links of its own rows. All change by the same from one round to the next.
+    state = slots = newest = _NOWHERE
+    slots_view, newest_view, both_links = slots.data, newest.data, no_links
+    steady = np.array([num_streams] * num_streams + [0] * num_streams, np.int32).view(np.int64)
+    increments = np.concatenate([np.full(num_streams, num_streams), np.ones(num_streams, np.int64), steady])
+    # Of the rows that it is behind: where their links are, and if that is a slice, its start; what was observed after
+    # them, by field; the places in the round at which no episode is open; the numbers of their episodes, and the first
+    # of those if the others are the ones after it, else -1.
+    links_before, before = _NOWHERE, -1
     announced: Any = {}
-    links_before, before, first = _NOWHERE, -1, -1
     begins: Places = []
-    # If they are the last round: the key after it, and `last`.
+    of, first = current, -1
+    # Where what is observed after a round is put before it goes to the episodes: for each field as bytes and records.
+    finals: list[tuple[int, memoryview, arrays.Array, arrays.Array]] = []
+    # If the rows before are the last round: the key after it, and `last`.
     next_key, found = -1, b""
 
     def find_out(streams: arrays.Ints, slot: int) -> bool:
-        """Find out what is kept of the rows before a round; return False if one is not there, or not complete."""
-        nonlocal state, slots, newest, slots_view, newest_view, links_before, before, announced, begins, first, next_key
+        """Find out the above for a round; return False if a row before it is not there, or not complete."""
+        nonlocal state, slots, newest, slots_view, newest_view, both_links
+        nonlocal links_before, before, announced, begins, of, first, finals, next_key
         count, where = len(streams), slice(None) if streams is everyone else streams
         links_before, before, next_key = last[where].copy(), -1, -1
         (ended,) = (links_before < 0).nonzero()
         if np.count_nonzero(knows[where]) != count - len(ended) or append.GONE in links_before[ended]:
             return False
         begins = ended.tolist() if len(ended) <= few else ended
-        state = np.empty((2, count), np.int64)
-        slots, newest = state
-        slots_view, newest_view = slots.data, newest.data
-        slots[:] = np.arange(slot - num_streams, slot - num_streams + count)
-        newest[:] = places.take(links_before, mode="clip")
+        state = np.empty(3 * count, np.int64)
+        slots, newest, halves = state[:count], state[count : 2 * count], state[2 * count :].view(np.int32)
+        slots_view, newest_view, both_links = slots.data, newest.data, halves.data
+        slots[:] = halves[:count] = np.arange(slot, slot + count)
+        newest[:] = places.take(links_before, mode="clip") + 1
+        halves[count:] = -1
         links_before[ended] = ended + slot  # Their own links, which are written last.
-        of = current[where]
-        announced = {field: records[of].tobytes() for field, records, _, _ in behind}
+        of = current if streams is everyone else current[streams]
         first = of.item(0) if np.array_equal(of, everyone + of[0]) else -1
+        announced, finals = {}, []
+        for field, records, _, _ in behind:
+            announced[field] = records[of].tobytes()
+            content = bytearray(announced[field])
+            finals.append((field, memoryview(content), np.frombuffer(content, records.dtype), records))
         return True
 
     def resumed(given: encoding.Row) -> list[int] | None:
@@ -137,7 +151,7 @@ def appender(
 
         Return None if a step does not follow where one is open.
         """
-        same = begins
+        same = begins.copy()
         for field, records, _, size in behind:
             these, those = given[field], announced[field]
             if these == those:
@@ -148,7 +162,8 @@ def appender(
                     start, stop = i * size, i * size + size
                     if these[start:stop] != those[start:stop]:
                         seen[start:stop] = those[start:stop]
-                        same = [place for place in same if place != i]
+                        if i in same:
+                            same.remove(i)
             else:
                 of_rows, finals = np.frombuffer(seen, records.dtype), np.frombuffer(those, records.dtype)
                 same = same[of_rows[same] == finals[same]]
@@ -164,15 +179,16 @@ def appender(
         for i in same:
             stream = streams.item(i)
             episode = current_view[stream]
-            if episodes[append.STREAM, episode] == stream and episodes[append.KNOWN, episode]:
-                after[episodes[append.END, episode]].append(i)
+            if of_stream[episode] == stream and is_known[episode]:
+                after[how_ended[episode]].append(i)
         return Written(0, num_ends, *after.values()) if any(after.values()) else _ended(num_ends)
 
     def append_next(
         streams: arrays.Ints, events: bytes, given: encoding.Row, next_rows: encoding.Row | None
     ) -> Written | None:
         nonlocal before, announced, begins, first, next_key, found
-        key, alive, count, is_whole = counts[num_next], counts[num_rows], len(streams), streams is everyone
+        key, alive, is_whole = counts[num_next], counts[num_rows], streams is everyone
+        count = num_streams if is_whole else len(streams)
         slot = key % capacity
         stop = slot + count
         if stop > capacity or next_rows is None or not (is_whole or count >= _FEWEST):
@@ -188,14 +204,15 @@ def appender(
                 return None
             ends = _places(marks, _END, 1)
             written = _ended(len(ends))
-        if len(begins):
-            same = resumed(given) if counts[num_free] >= len(begins) else None
+        num_begins, num_ends = len(begins), len(ends)
+        if num_begins:
+            same = resumed(given) if counts[num_free] >= num_begins else None
             if same is None:
                 return None
             if same:
-                written = found_out(streams, same, len(ends))
+                written = found_out(streams, same, num_ends)
         else:
-            for field, _, _, _ in behind:
+            for field in compared:
                 if announced[field] != given[field]:
                     return None
         leaving: Places = []
@@ -214,26 +231,20 @@ def appender(
                     return None
             alive -= surplus
         next_key = -1
-        add(state, increments if is_whole else increments[:, :count], state)
-        if not slot:
-            slots[:] = everyone[:count]
-        finals: list[arrays.Array] = []
-        is_run, of, links_after = first >= 0 and not len(begins), current, slots
-        if not is_run:
-            for field, records, _, _ in behind:  # A comprehension is a call.
-                finals.append(np.frombuffer(next_rows[field], records.dtype))
-        if not is_whole:
-            of = np.empty(count, np.int64)
-        if before < 0:
-            links_after = slots.astype(np.int32)
-        elif len(begins) > few:
-            links_after = slots.copy()
-            links_after[begins] = -1
+        if is_next:
+            add(state, increments, state)
+            if not slot:
+                slots[:] = everyone
+                state[2 * count :].view(np.int32)[:count] = everyone
+        new_slots = begun = _NOWHERE
         begin_all: Any = None
         end_all: Any = None
-        if len(begins) > few:
+        if before < 0:
+            new_slots = slots.astype(np.int32)
+        if num_begins > few:
+            begun = begins + before
             begin_all = append.beginning(rows, streams[begins], begins, key, newest)
-        if len(ends) > few:
+        if num_ends > few:
             newest[begins] = 0
             end_all = append.ending(rows, streams[ends], ends, slot, events, newest)
         if columns is None:
@@ -254,39 +265,54 @@ def appender(
             for field, content, size in columns:
                 content[slot * size : stop * size] = given[field]
         if before < 0:
-            following[links_before] = links_after
+            following[links_before] = new_slots
+            links[slot:stop] = no_links[:count]
+        elif slot:
+            links[before:stop] = both_links
         else:
-            following[before : before + count] = links_after
+            links[before:], links[:stop] = both_links[:count], no_links
         if is_whole:
-            links[slot:stop], flags[slot:stop], last_view[:] = no_links, new_flags, slots_view
+            flags[slot:stop], last_view[:] = new_flags, slots_view
         else:
-            links[slot:stop], flags[slot:stop], last[streams] = no_links[:count], new_flags[:count], slots
+            flags[slot:stop], last[streams] = new_flags[:count], slots
         if room:
             append.note_many(changed, num, slots)
         if begin_all is not None:
+            if before >= 0:
+                following[begun] = -1
             begin_all()
         else:
             for i in begins:
                 stream = streams.item(i)
                 if before >= 0:
                     links[before + i] = -1
-                newest_view[i], knows_view[stream] = append.begin(views, stream, key + i, slot + i), 1
+                counts[num_free] -= 1
+                current_view[stream] = episode = free[counts[num_free]]
+                of_stream[episode], first_keys[episode], lengths[episode] = stream, key + i, 0
+                how_ended[episode], knows_view[stream] = is_open, 1
+                newest_view[i] = episode << num_bits
         places_view[slot:stop] = newest_view
         if end_all is not None:
             end_all()
         else:
             for i in ends:
+                stream = streams.item(i)
+                episode = current_view[stream]
+                how_ended[episode], is_known[episode] = truncated, 1
                 if events[i] & terminated:
-                    flags[slot + i] |= append.TERMINAL
-                append.finish(views, streams.item(i), events[i])
-        if is_run:
+                    how_ended[episode] = terminated
+                    flags[slot + i] |= terminal
+                lengths[episode] = (newest_view[i] & is_step) + 1
+                last_view[stream], knows_view[stream] = none, 0
+        if first >= 0 and not num_begins:
             for field, _, content, size in behind:
                 content[first * size : (first + count) * size] = next_rows[field]
         else:
             first = -1
-            if not is_whole:
+            if not is_whole and num_begins:
                 current.take(streams, out=of, mode="clip")  # Without a buffer, which "raise" would need.
-            for (_, records, _, _), final in zip(behind, finals, strict=True):
+            for field, content, final, records in finals:
+                content[:] = next_rows[field]
                 records[of] = final
         if is_whole:
             next_key, before, found, announced, begins = key + count, slot, last.tobytes(), next_rows, ends
