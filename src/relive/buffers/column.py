@@ -116,12 +116,12 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         event, encoder = encoding.event(terminated, truncated), store.encoder
         if event or encoder is None:
             given = observation, action, reward, next_observation, extras
-            return self._insert("add", encoding.steps(encoder, (number,), (event,), given))
+            return self._insert("add", encoding.steps(encoder, (number,), bytes([event]), given))
         row, next_row = encoder.row(observation, action, reward, next_observation, extras)
-        is_alone = self._is_alone
+        is_alone = self._is_alone()
         if is_alone and store.append_next(number, row, next_row):
             return store.next_key - 1
-        steps = encoding.Steps(encoder, (number,), (0,), row, next_row, False)
+        steps = encoding.Steps(encoder, (number,), b"\0", row, next_row, False)
         if not is_alone:
             return self._insert("add", steps)
         self._watch.look(store, steps, store.append_any(steps))
@@ -178,8 +178,10 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
             self._insert("extend", encoding.steps(encoder, numbers, events, given))
             return keys
         rows, next_rows = encoder.rows(count, observation, action, reward, next_observation, extras)
-        is_alone = count > 1 and self._is_alone
+        is_alone = count > 1 and self._is_alone()
         written = store.append_next_round(numbers, events, rows, next_rows) if is_alone else None
+        if written is next_round.CONTINUED:
+            return keys
         if written is not None and not written.after_termination and not written.after_truncation:
             self._watch.record_ends(written.num_ends)
             return keys
@@ -358,11 +360,11 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         self._insert(call, steps)
         return keys
 
-    @property
     def _is_alone(self) -> bool:
         """Whether a write is the business of the store alone, so that steps may take its short ways."""
-        is_told = self._journal is not None or self._limited.holds_inserts or self._draws.follows_writes
-        return not is_told and not self._gathers.ends
+        draws = self._draws
+        is_told = self._journal is not None or draws.sampler.has_hooks or draws.limited is not None
+        return not (is_told or self._limited.holds_inserts or self._gathers.ends)
 
     def _insert(self, call: str, steps: encoding.Steps) -> int:
         """Write steps that were already checked, unless the limiter holds them back; return the key of the first."""

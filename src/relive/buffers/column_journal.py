@@ -68,7 +68,7 @@ class ColumnJournal(journal_lib.Bound):
         encoder, streams, events, rows, next_rows, is_run = steps
         streams = streams[:1] if is_run else streams
         flags = is_run * _IS_RUN | (next_rows is not None) * _HAS_NEXT
-        head = _STEPS.pack(len(events), flags), np.asarray(streams, "<u4").tobytes(), bytes(events)
+        head = _STEPS.pack(len(events), flags), np.asarray(streams, "<u4").tobytes(), events
         payload = b"".join([*head, *rows, *(next_rows or ())])
         if encoder.schema is schema:
             return STEPS, payload
@@ -184,23 +184,23 @@ class Replay:
         streams = np.frombuffer(part.take(4 * num_streams), "<u4").astype(np.int64)
         if len(np.unique(streams)) < num_streams or streams.max() >= store.streams:
             raise errors.CheckpointError("is of streams that do not exist")
-        events = np.frombuffer(part.take(count), np.uint8).copy()  # Kernels take no read-only arrays.
+        events = part.take(count)
         rows = [part.values(field, count) for field in fields.values()]
         next_rows = None
         if flags & _HAS_NEXT:
             next_rows = [part.values(fields[path], num_next) for path in encoder.observation_paths]
         part.end()
-        cut, end = 0, int(events.max())
+        cut, end = 0, max(events)
         if is_run:
-            cut, end = events.item(0) & encoding.CUT, events.item(-1) & ~encoding.CUT
-        if end > encoding.TRUNCATED or (is_run and (events != encoding.events_of_run(count, cut, end)).any()):
+            cut, end = events[0] & encoding.CUT, events[-1] & ~encoding.CUT
+        if end > encoding.TRUNCATED or (is_run and events != encoding.events_of_run(count, cut, end)):
             raise errors.CheckpointError("is of episodes that cannot end as it says")
-        if not is_run and next_rows is None and (events == encoding.TRUNCATED).any():
+        if not is_run and next_rows is None and encoding.TRUNCATED in events:
             raise errors.CheckpointError("is of a truncated step without a next observation")
         if is_run:
             return encoding.Steps(encoder, streams.repeat(count), events, rows, next_rows, True)
         if count == 1:
-            return encoding.Steps(encoder, (streams.item(),), (events.item(),), rows, next_rows, False)
+            return encoding.Steps(encoder, (streams.item(),), events, rows, next_rows, False)
         return encoding.Steps(encoder, streams, events, rows, next_rows, False)
 
 

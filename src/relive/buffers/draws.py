@@ -78,11 +78,6 @@ class Draws(duplicates.CopiedWhole):
         """Calls the hooks of the sampler for all that has changed since they were last called; None if it has none."""
         return self.sampler.catch_up if self.sampler.has_hooks else None
 
-    @property
-    def follows_writes(self) -> bool:
-        """Whether there is something to do after each write."""
-        return self.sampler.has_hooks or self.limited is not None
-
     def begin(self, key: int, count: int) -> None:
         """Take rows from `key` on for new ones, which were not drawn yet."""
         if self.limited is not None:

@@ -513,10 +513,11 @@ class TensorStore(steps_lib.StepStore):
         if is_one:
             encoding.require_finite(told["reward"].reshape(()))
         events = encoding.events(told["terminated"], told["truncated"], count)
-        (ended,) = events.nonzero() if following else (np.zeros(0, np.int64),)
+        ends = np.frombuffer(events, np.uint8)
+        (ended,) = ends.nonzero() if following else (np.zeros(0, np.int64),)
         begin, after, place = self._placed(streams, is_same, is_same, ended, following)
         for is_there in is_still:
-            stays = resumed[is_there & is_same[resumed] & (events[resumed] == 0)]
+            stays = resumed[is_there & is_same[resumed] & (ends[resumed] == 0)]
             after = after.copy()
             after[stays] = begin[stays]
         next_places = after if following else None
@@ -535,7 +536,7 @@ class TensorStore(steps_lib.StepStore):
 
         return steps._replace(rows=_Rows(steps.rows, write))
 
-    def encode_run(self, streams: arrays.Ints, events: Any, given: encoding.Given) -> encoding.Steps:
+    def encode_run(self, streams: arrays.Ints, events: bytes, given: encoding.Given) -> encoding.Steps:
         """Return the consecutive steps of one stream that the arguments of `add_steps` describe."""
         tensors, count, stream = self.tensors, len(streams), streams.item(0)
         tensors._require_own_process()
@@ -550,7 +551,8 @@ class TensorStore(steps_lib.StepStore):
         told, [is_same] = self._on_host({"reward": rewards}, count, pairs, named | of_rows)
         is_same, finals = is_same[:1], {path: column[-1:] for path, column in seen.items()}
         goes_on = is_same & (events[0] & encoding.CUT == 0)
-        begin, after, place = self._placed(streams[:1], is_same, goes_on, events[-1:].nonzero()[0], finals)
+        ended = np.arange(int(events[-1] > 0))
+        begin, after, place = self._placed(streams[:1], is_same, goes_on, ended, finals)
         addresses = np.full(count + 1, _UNKNOWN)
         addresses[[0, -1]] = begin.item(), after.item()
         given = self._of_addresses(count, addresses, told["reward"], None)

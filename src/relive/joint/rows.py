@@ -292,7 +292,7 @@ class JointRows:
         # The flags of all agents.
         of_agents = dict.fromkeys(range(len(self.agents)), bytes(count))
         for number, (own, here) in owns.items():
-            events = bytes(own.events).translate(_WITH_PRESENT)
+            events = own.events.translate(_WITH_PRESENT)
             of_agents[number] = events if here is None else _picked(here, events, bytes(count))
         flags = _side_by_side([*of_agents.values()], count)
         for stream in numbers[~_table(flags, count).any(axis=1)] if present else ():
@@ -327,15 +327,13 @@ class JointRows:
             before[STATUS][is_other] = 0
         rows[EPISODE] = next_rows[EPISODE] = before[EPISODE].tobytes()
         rows[STATUS] = before[STATUS].tobytes()
-        made = _events(_table(flags, count)) if flags.strip(_NO_ENDS) else np.zeros(count, np.uint8)
-        of_joint = tuple(made.tolist()) if type(streams) is tuple else made
+        of_joint = _events(_table(flags, count)).tobytes() if flags.strip(_NO_ENDS) else bytes(count)
         in_order = [rows[path] for path in fields], [next_rows[path] for path in observation_paths]
         return encoding.Steps(encoder, streams, of_joint, *in_order, False)
 
     def _own(self, agent: str, streams: encoding.Streams, given: Given, present: Mapping[str, Any]) -> Own:
         """Return the steps of one agent, and where it is present."""
         here, is_one = None, type(streams) is tuple
-        events: encoding.Events
         extras = {name: values[agent] for name, values in given.extras.items() if agent in values}
         observation, action, reward = given.observations[agent], given.actions[agent], given.rewards[agent]
         values = observation, action, reward, given.next_observations.get(agent), extras
@@ -346,7 +344,7 @@ class JointRows:
             truncated = given.truncations[agent]
         try:
             if is_one:
-                events = (encoding.event(terminated, truncated),)
+                events = bytes([encoding.event(terminated, truncated)])
             else:
                 events = encoding.events(terminated, truncated, len(streams))
                 encoding.require_round(self._store.streams, len(streams), reward)
@@ -358,7 +356,7 @@ class JointRows:
         except errors.ArgumentError as error:
             raise type(error)(f"agent {agent!r}: {error}") from None
         if own.next_rows is None:
-            goes_on = np.bitwise_and(events, TERMINATED) == 0
+            goes_on = np.frombuffer(events, np.uint8) & TERMINATED == 0
             if arrays.any_set(goes_on if here is None else goes_on & here):
                 rule = "next_observations must have every agent in actions that has not terminated"
                 raise errors.ArgumentError(f"{rule}, got none of {agent!r}")

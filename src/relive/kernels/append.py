@@ -74,13 +74,13 @@ def views_of(rows: Rows) -> Rows:
 # As a loop.
 
 
-def append(rows: Rows, streams: Numbers, events: Numbers, announced: int) -> None:
+def append(rows: Rows, streams: Numbers, events: bytes, announced: int) -> None:
     """Add a row to each of `streams` [k], one after the other; k is at most the capacity.
 
     Args:
         rows: All arrays; `free` must hold a number for each episode that begins.
         streams: Distinct, or k times the same one.
-        events: TERMINATED or TRUNCATED where an episode ends with the row, CUT where the one before ends [k].
+        events: For each a byte: TERMINATED or TRUNCATED if an episode ends with the row, CUT if the one before ends.
         announced: 1 if the observation after each of the rows is known, else 0.
     """
     flags, following, places, back, recent, _, last, knows, episodes, _, changed, num = rows
@@ -254,7 +254,7 @@ def make_readable(
 # In calls of numpy.
 
 
-def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -> None:
+def append_many(rows: Rows, streams: arrays.Ints, events: bytes, announced: int) -> None:
     """`append` in calls of numpy, but for what begins and what ends."""
     flags, following, places, back, recent, _, last, knows, _, _, changed, num = rows
     capacity, count = len(flags), len(streams)
@@ -268,11 +268,11 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
     slots, run = slots_from(key, count, capacity), run_from(key, count, capacity)
     is_run = count > 1 and streams.item(0) == streams.item(1)
     heads: Any = streams[:1] if is_run else streams
-    bits = events.tobytes()
-    has_events = bits.count(0) < count
-    if has_events and max(bits) >= CUT:
+    has_events = events.count(0) < count
+    bits: Any = np.frombuffer(events, np.uint8) if has_events else None
+    if has_events and max(events) >= CUT:
         views = views_of(rows)
-        for stream in heads[(events[: len(heads)] & CUT) > 0].tolist():
+        for stream in heads[(bits[: len(heads)] & CUT) > 0].tolist():
             if last[stream] != NONE:
                 close(views, stream)
     # Where the rows go on.
@@ -301,7 +301,7 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
         flags[run] = COMPLETE if announced else 0
     completed = slots
     if not announced:
-        completed = slots[(events & TERMINATED) > 0] if has_events else slots[:0]
+        completed = slots[(bits & TERMINATED) > 0] if has_events else slots[:0]
         flags[completed] |= COMPLETE
     following[run] = -1
     later, earlier = slots, before
@@ -333,10 +333,10 @@ def append_many(rows: Rows, streams: arrays.Ints, events: Any, announced: int) -
     knows[heads] = announced
     if has_events:
         views = views_of(rows)
-        for i in (events & ENDS).nonzero()[0].tolist():
-            if bits[i] & TERMINATED:
+        for i in (bits & ENDS).nonzero()[0].tolist():
+            if events[i] & TERMINATED:
                 views[0][slots.item(i)] |= TERMINAL
-            finish(views, streams.item(i), bits[i])
+            finish(views, streams.item(i), events[i])
 
 
 def leaving(rows: Rows, slots: arrays.Ints) -> Callable[[], None] | None:
@@ -383,14 +383,14 @@ def beginning(
 
 
 def ending(
-    rows: Rows, streams: arrays.Ints, ends: arrays.Ints, slot: int, events: Any, newest: arrays.Ints
+    rows: Rows, streams: arrays.Ints, ends: arrays.Ints, slot: int, events: bytes, newest: arrays.Ints
 ) -> Callable[[], None]:
     """Return a function that does what `finish` does for each of `streams` [k], whose rows are at `ends` of the round.
 
     It needs no memory.
     """
     flags, _, _, _, _, current, last, knows, episodes, _, _, _ = rows
-    is_terminated = (events[ends] & TERMINATED) > 0
+    is_terminated = (np.frombuffer(events, np.uint8)[ends] & TERMINATED) > 0
     numbers, lengths, how = np.empty(len(ends), np.int64), (newest[ends] & STEP) + 1, np.where(is_terminated, 1, 2)
     none, known, unknown = np.full(len(ends), NONE), np.ones(len(ends), np.int64), np.zeros(len(ends), np.int64)
     terminal = ends[is_terminated] + slot

@@ -86,7 +86,7 @@ class State:
         if self.writer == LOOP:
             append.append(append.views_of(self.rows), streams, bytes(events), announced)
         else:
-            append.append_many(self.rows, np.array(streams, np.int64), np.array(events, np.uint8), announced)
+            append.append_many(self.rows, np.array(streams, np.int64), bytes(events), announced)
 
     def mark(self, flag: int, keys: set[int], is_set: bool) -> None:
         """Set or clear a flag of rows, as buffers do between two writes."""

@@ -5,14 +5,13 @@ event, events                     how their episodes go on
 steps                             the values: one step, one for each of several streams, or a run of one stream
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 import functools
 import math
 import struct
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from relive import errors
 from relive.common import arrays
@@ -22,7 +21,7 @@ from relive.kernels import append
 from relive.schema import casting
 from relive.schema import schema as schema_lib
 
-_BOOL = np.dtype(np.bool_)
+_BOOL, _ARRAY = np.dtype(np.bool_), np.ndarray
 TERMINATED: int = append.TERMINATED
 TRUNCATED: int = append.TRUNCATED
 CUT: int = append.CUT
@@ -31,7 +30,6 @@ CUT: int = append.CUT
 Row: TypeAlias = Sequence[bytes]
 """For each field its bytes: of one row, or of several in turn."""
 Streams: TypeAlias = tuple[int, ...] | arrays.Ints
-Events: TypeAlias = tuple[int, ...] | npt.NDArray[np.uint8]
 Given: TypeAlias = tuple[Any, Any, Any, Any, Mapping[str, Any]]
 """The observation, the action, the reward, the next observation or None, and the extras."""
 PART_OF = {part: part for part in ("observation", "action", "reward", "extras")}
@@ -49,7 +47,7 @@ class Steps(NamedTuple):
     Attributes:
         encoder: The encoder of the rows.
         streams: The stream of each step [k]; a tuple of one for one step.
-        events: TERMINATED or TRUNCATED where the episode ends with the step, and CUT [k]; a tuple of one for one step.
+        events: TERMINATED or TRUNCATED where the episode ends with the step, and CUT: a byte for each step.
         rows: For each field, the concatenated bytes of its k values.
         next_rows: For each field of an observation, the bytes of the k next observations, or for a run of the last one;
             None if not known yet.
@@ -58,7 +56,7 @@ class Steps(NamedTuple):
 
     encoder: "Encoder"
     streams: Streams
-    events: Events
+    events: bytes
     rows: Row
     next_rows: Row | None
     is_run: bool
@@ -78,8 +76,8 @@ class Encoder:
         """The paths of the observation's fields."""
         self._arguments = {name: _Argument.of(schema, name) for name in PART_OF}
         fields, following = schema.fields, self._arguments["next_observation"].fields
-        self._rows = _Columns.of(schema, [*fields], fields)
-        self._rows_and_next = _Columns.of(schema, [*fields, *following], {**fields, **following})
+        self._rows = _Columns(schema, [*fields], fields)
+        self._rows_and_next = _Columns(schema, [*fields, *following], {**fields, **following})
         self.row = _row_encoder(self)
         """Returns the bytes of the row of one step, and of the observation after it; None if that is None."""
         self.rows = _rows_encoder(self)
@@ -120,7 +118,7 @@ class Encoder:
             SchemaError: A value does not fit its field, is missing, or has none.
             ArgumentError: A key is not a non-empty string without "/", or a reward is not finite.
         """
-        columns = self._rows.cast(self._values_of(observation, action, reward, extras), lead)
+        columns = self._rows.by_path(self._values_of(observation, action, reward, extras), lead)
         require_finite(columns["reward"])
         return columns
 
@@ -133,7 +131,7 @@ class Encoder:
             lead: The leading axes.
         """
         argument = self._arguments[name]
-        return argument.columns.cast(argument.leaves(value), lead)
+        return argument.columns.by_path(argument.leaves(value), lead)
 
     def copier_of_argument(self, name: str) -> Callable[[Any], dict[str, arrays.Array]]:
         """Return a function that does that with one value, several times as fast; its columns are read-only copies."""
@@ -160,32 +158,34 @@ class Encoder:
         return values
 
 
-class _Columns(NamedTuple):
-    """Some fields: their paths, their names in errors, shapes and dtypes, which is the reward, and what is checked."""
+class _Columns:
+    """Casts the values of some fields, at some paths, with names in errors."""
 
-    paths: list[str]
-    names: list[str]
-    shapes: list[tuple[int, ...]]
-    dtypes: list[np.dtype[Any]]
-    are_rewards: list[bool]
-    checked: list[tuple[str, str]]
+    def __init__(self, schema: schema_lib.Schema, paths: list[str], fields: Mapping[str, schema_lib.Field]) -> None:
+        self.paths, self._names = paths, list(fields)
+        self._shapes, self._dtypes = (
+            [field.shape for field in fields.values()],
+            [field.dtype for field in fields.values()],
+        )
+        self._checked = [i for i, (name, field) in enumerate(fields.items()) if _is_checked(schema, name, field)]
+        self._newest: tuple[tuple[int, ...], list[tuple[int, ...]]] = (), self._shapes
 
-    @classmethod
-    def of(cls, schema: schema_lib.Schema, paths: list[str], fields: Mapping[str, schema_lib.Field]) -> "_Columns":
-        """Return the columns at these paths of the fields with these names."""
-        shapes, of_dtypes = [field.shape for field in fields.values()], [field.dtype for field in fields.values()]
-        named = zip(paths, fields.items(), strict=True)
-        checked = [(path, name) for path, (name, field) in named if _is_checked(schema, name, field)]
-        return cls(paths, list(fields), shapes, of_dtypes, [name == "reward" for name in fields], checked)
+    def cast(self, values: list[Any], lead: tuple[int, ...]) -> list[arrays.Array]:
+        """Return the list of a value of each field, as columns [lead..., ...]; a matching array stays."""
+        before, shapes = self._newest
+        if lead != before:
+            _, shapes = self._newest = lead, [lead + shape for shape in self._shapes]
+        dtypes, names = self._dtypes, self._names
+        for i, value in enumerate(values):
+            if type(value) is not _ARRAY or value.dtype is not dtypes[i] or value.shape != shapes[i]:
+                values[i] = casting.cast_exact(names[i], value, shapes[i], dtypes[i], names[i] == "reward")
+        for i in self._checked:
+            casting.require_finite(names[i], values[i])
+        return values
 
-    def cast(self, values: Iterable[Any], lead: tuple[int, ...]) -> dict[str, arrays.Array]:
-        """Return a value of each field as a column [lead..., ...] by path."""
-        shapes = [lead + shape for shape in self.shapes]
-        cast = map(casting.cast_exact, self.names, values, shapes, self.dtypes, self.are_rewards)
-        columns = dict(zip(self.paths, cast, strict=True))
-        for path, name in self.checked:
-            casting.require_finite(name, columns[path])
-        return columns
+    def by_path(self, values: list[Any], lead: tuple[int, ...]) -> dict[str, arrays.Array]:
+        """Return the same by path."""
+        return dict(zip(self.paths, self.cast(values, lead), strict=True))
 
 
 class _Branch(NamedTuple):
@@ -236,7 +236,7 @@ class _Argument(NamedTuple):
         paths = [*schema_lib.paths_of(schema, part)]
         fields = {name + path[len(part) :]: schema.fields[path] for path in paths}
         branch = _Branch.of(trees.nested(part, schema.fields))
-        return cls(name, fields, branch, _Columns.of(schema, paths, fields))
+        return cls(name, fields, branch, _Columns(schema, paths, fields))
 
     def leaves(self, value: object) -> list[Any]:
         """Return the values of the fields, in their order.
@@ -336,37 +336,25 @@ def _rows_encoder(encoder: Encoder) -> Callable[..., tuple[Row, Row | None]]:
     """Return a function that encodes the values of several steps, given their number."""
     rows, both, values_of = encoder._rows, encoder._rows_and_next, encoder._values_of
     num_fields, following = len(rows.paths), encoder._arguments["next_observation"]
-    array_type, vdot, largest, reward_place = np.ndarray, np.vdot, _LARGEST_FLOAT, rows.paths.index("reward")
+    tobytes, vdot, largest, reward_place = np.ndarray.tobytes, np.vdot, _LARGEST_FLOAT, rows.paths.index("reward")
     is_plain = both.paths == ["observation", "action", "reward", "next_observation"]
-    known: tuple[int, list[tuple[tuple[int, ...], np.dtype[Any]]]] = -1, []
 
     def encode(
         count: int, observation: Any, action: Any, reward: Any, next_observation: Any, extras: Mapping[str, Any]
     ) -> tuple[Row, Row | None]:
-        nonlocal known
         if is_plain and not extras:
             values = [observation, action, reward]
         else:
             values = values_of(observation, action, reward, extras)
-        if next_observation is None:
-            columns: Sequence[arrays.Array] = [*rows.cast(values, (count,)).values()]
-        else:
+        of = rows
+        if next_observation is not None:
             values += [next_observation] if is_plain else following.leaves(next_observation)
-            number, expected = known
-            if number != count:
-                shapes = [(count, *shape) for shape in both.shapes]
-                known = number, expected = count, [*zip(shapes, both.dtypes, strict=True)]
-            if both.checked:
-                columns = [*both.cast(values, (count,)).values()]
-            else:
-                for i, (value, (shape, dtype)) in enumerate(zip(values, expected, strict=True)):
-                    if type(value) is not array_type or value.dtype is not dtype or value.shape != shape:
-                        values[i] = casting.cast_exact(both.names[i], value, shape, dtype, both.are_rewards[i])
-                columns = values
+            of = both
+        columns = of.cast(values, (count,))
         rewards = columns[reward_place]
         if not float(vdot(rewards, rewards)) <= largest:  # Its method `dot` warns of an overflow.
             require_finite(rewards)
-        encoded = [column.tobytes() for column in columns]
+        encoded = [*map(tobytes, columns)]
         if next_observation is None:
             return encoded, None
         return encoded[:num_fields], encoded[num_fields:]
@@ -448,7 +436,7 @@ def _encoder(name: str, field: schema_lib.Field, is_checked: bool) -> Callable[[
 def steps(
     encoder: Encoder | None,
     streams: Streams,
-    events: Events,
+    events: bytes,
     given: Given,
     *,
     is_run: bool = False,
@@ -459,7 +447,7 @@ def steps(
     Args:
         encoder: The encoder; None while there is no schema.
         streams: The stream of each step [k]; a tuple of one for one step, whose values have no leading axis.
-        events: The event of each step [k]; a tuple of one for one step.
+        events: The event of each step, as a byte.
         given: The values. Those of several steps have a leading axis [k, ...]. For a run, there is one observation
             more [k + 1, ...] instead of next observations.
         is_run: Whether these are consecutive steps of one stream.
@@ -472,7 +460,7 @@ def steps(
     """
     observation, action, reward, next_observation, extras = given
     is_one = type(streams) is tuple
-    if next_observation is None and not is_run and TRUNCATED in bytes(events):
+    if next_observation is None and not is_run and TRUNCATED in events:
         raise errors.ArgumentError("next_observation must be given with a truncated step, got None")
     if encoder is None:
         options: Any = {"extras": extras, "num_leading": int(not is_one), "check_finite": check_finite}
@@ -504,44 +492,43 @@ def event(terminated: Any, truncated: Any) -> int:
     return TERMINATED if terminated else TRUNCATED if truncated else 0
 
 
-def events(terminated: Any, truncated: Any, count: int) -> npt.NDArray[np.uint8]:
+def events(terminated: Any, truncated: Any, count: int) -> bytes:
     """Return the events of steps with those flags [count]; None for all False, and termination takes precedence."""
-    terminates, truncates = _set_flags("terminated", terminated, count), _set_flags("truncated", truncated, count)
-    if not truncates:
-        return np.frombuffer(terminates.translate(_TERMINATED), np.uint8) if terminates else no_events(count)
-    made = np.frombuffer(truncates.translate(_TRUNCATED), np.uint8)
-    if terminates:
-        made = made.copy()
-        made[np.frombuffer(terminates, np.bool_)] = TERMINATED
-    return made
+    none = no_events(count)
+    terminates, truncates = _flags("terminated", terminated, none), _flags("truncated", truncated, none)
+    if truncates is none:
+        return none if terminates is none else terminates.translate(_TERMINATED)
+    made = truncates.translate(_TRUNCATED)
+    if terminates is none:
+        return made
+    return np.where(np.frombuffer(terminates, np.bool_), np.uint8(TERMINATED), np.frombuffer(made, np.uint8)).tobytes()
 
 
 _TERMINATED, _TRUNCATED = (bytes([0] + [event] * 255) for event in (TERMINATED, TRUNCATED))
 """The event of each byte of a flag: in a bool array viewed from other numbers, every nonzero one is True."""
 
 
-def _set_flags(name: str, flags: Any, count: int) -> bytes:
-    """Return the bytes of checked flags [count]; none if all are False."""
+def _flags(name: str, flags: Any, none: bytes) -> bytes:
+    """Return the bytes of checked flags, as many as `none` has; itself if all are False."""
     if flags is None:
-        return b""
-    if type(flags) is not np.ndarray or flags.dtype is not _BOOL or flags.shape != (count,):
-        flags = validation.flags(name, flags, count)
+        return none
+    if type(flags) is not _ARRAY or flags.dtype is not _BOOL or flags.shape != (len(none),):
+        flags = validation.flags(name, flags, len(none))
     content: bytes = flags.tobytes()
-    return content if content.strip(b"\x00") else b""
+    return none if content == none else content
 
 
 @functools.lru_cache(maxsize=16)
-def no_events(count: int) -> npt.NDArray[np.uint8]:
-    """Return the events of `count` steps that go on: one array for all calls, not to be written to."""
-    return np.zeros(count, np.uint8)
+def no_events(count: int) -> bytes:
+    """Return the events of `count` steps that go on."""
+    return bytes(count)
 
 
-def events_of_run(count: int, first: int, last: int) -> npt.NDArray[np.uint8]:
+def events_of_run(count: int, first: int, last: int) -> bytes:
     """Return the events of `count` consecutive steps, given those of the first and the last."""
-    made = np.zeros(count, np.uint8)
-    made[-1] = last
-    made[0] |= first
-    return made
+    if count == 1:
+        return bytes([first | last])
+    return bytes([first]) + bytes(count - 2) + bytes([last])
 
 
 def stream_number(num_streams: int, stream: Any) -> int:

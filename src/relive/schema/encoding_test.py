@@ -15,6 +15,7 @@ import pytest
 import relive
 from relive import errors
 from relive.common import trees
+from relive.schema import casting
 from relive.schema import encoding
 
 DTYPES = [
@@ -126,10 +127,17 @@ def naive_steps(
     """Encode one step argument by argument, and several at once."""
     if count is not None:
         encoder = encoding.Encoder(schema)
-        values, some = encoder._values_of(observation, action, reward, extras), encoder._rows
+        values, fields = encoder._values_of(observation, action, reward, extras), dict(schema.fields)
         if following is not None:
-            values, some = values + encoder._arguments["next_observation"].leaves(following), encoder._rows_and_next
-        columns = some.cast(values, (count,))
+            argument = encoder._arguments["next_observation"]
+            values, fields = values + argument.leaves(following), {**fields, **argument.fields}
+        columns = {
+            name: casting.cast_exact(name, value, (count, *field.shape), field.dtype, name == "reward")
+            for (name, field), value in zip(fields.items(), values, strict=True)
+        }
+        for name in columns if schema.check_finite else ():
+            if name != "reward" and columns[name].dtype.kind in "fc":
+                casting.require_finite(name, columns[name])
         encoding.require_finite(columns["reward"])
     else:
         columns_of = encoding.Encoder(schema).columns_of_argument
@@ -157,7 +165,7 @@ def naive_run(
 
 def of_step(schema: relive.Schema, observation: Any, action: Any, reward: Any, following: Any, extras: Any) -> Any:
     """Return the bytes that `add` has."""
-    steps = encoding.steps(encoding.Encoder(schema), (0,), (0,), (observation, action, reward, following, extras))
+    steps = encoding.steps(encoding.Encoder(schema), (0,), bytes(1), (observation, action, reward, following, extras))
     return steps.rows, steps.next_rows
 
 
@@ -290,7 +298,7 @@ def one_step(stream: Any = 0, num_streams: int = 1, flags: Any = (False, False),
     """Return one step of a stream."""
     streams = (encoding.stream_number(num_streams, stream),)
     given: Any = SEEN[0], 1, 1.0, following, {}
-    return encoding.steps(ENCODER, streams, (encoding.event(*flags),), given)
+    return encoding.steps(ENCODER, streams, bytes([encoding.event(*flags)]), given)
 
 
 def extended(count: int = 3, num_streams: int | None = None, **told: Any) -> Any:
@@ -331,17 +339,15 @@ def test_of_two_ends_the_termination_wins() -> None:
             assert encoding.event(terminated, truncated) == event
     terminated, truncated = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], bool).T
     for spelled in (np.asarray, np.ndarray.tolist, lambda array: array.astype(np.float32)):
-        events = encoding.events(spelled(terminated), spelled(truncated), 4)
-        assert events.tolist() == [0, 1, 2, 1]
-        assert events.dtype == np.uint8
+        assert encoding.events(spelled(terminated), spelled(truncated), 4) == bytes([0, 1, 2, 1])
 
 
 def test_every_nonzero_byte_of_a_flag_is_true() -> None:
-    """As in a bool array that is viewed from other numbers; where none is, all calls have one array."""
+    """As in a bool array that is viewed from other numbers."""
     flags = np.array([0, 1, 2, 255], np.uint8).view(np.bool_)
-    assert encoding.events(flags, None, 4).tolist() == encoding.events(flags, flags, 4).tolist() == [0, 1, 1, 1]
-    assert encoding.events(None, flags, 4).tolist() == [0, 2, 2, 2]
-    assert encoding.events(flags[:1], flags[:1], 1) is encoding.no_events(1)
+    assert encoding.events(flags, None, 4) == encoding.events(flags, flags, 4) == bytes([0, 1, 1, 1])
+    assert encoding.events(None, flags, 4) == bytes([0, 2, 2, 2])
+    assert encoding.events(flags[:1], flags[:1], 1) == bytes(1)
 
 
 def test_an_encoded_truncation_needs_its_next_observation() -> None:
@@ -389,9 +395,9 @@ def test_invalid_steps_are_refused_with_the_reason(subtests: pytest.Subtests) ->
 def test_a_run_has_one_stream_and_one_next_observation() -> None:
     steps = run_of(encoding.CUT, encoding.TRUNCATED)
     assert steps.streams.tolist() == [1, 1, 1]
-    assert (steps.streams.dtype, steps.events.dtype) == (np.int64, np.uint8)
-    assert steps.events.tolist() == [encoding.CUT, 0, encoding.TRUNCATED]
-    assert run_of(encoding.CUT, encoding.TERMINATED, 1).events.tolist() == [encoding.CUT | encoding.TERMINATED]
+    assert steps.streams.dtype == np.int64
+    assert steps.events == bytes([encoding.CUT, 0, encoding.TRUNCATED])
+    assert run_of(encoding.CUT, encoding.TERMINATED, 1).events == bytes([encoding.CUT | encoding.TERMINATED])
     assert (len(steps.streams), steps.is_run, steps.schema) == (3, True, VECTORS)
     assert steps.rows[0] == SEEN[:3].tobytes()
     assert steps.next_rows == [SEEN[3].tobytes()]
@@ -401,8 +407,8 @@ def test_the_first_values_define_a_missing_schema() -> None:
     one: Any = SEEN[0], 1, np.float32(1), None, {}
     each: Any = SEEN[:3], [0, 1, 2], np.ones(3, "f4"), None, {}
     run: Any = SEEN, [0, 1, 2], np.ones(3, "f4"), None, {}
-    streams, events = np.arange(3), np.zeros(3, np.uint8)
-    made = [encoding.steps(None, (0,), (0,), one), encoding.steps(None, streams, events, each)]
+    streams, events = np.arange(3), bytes(3)
+    made = [encoding.steps(None, (0,), bytes(1), one), encoding.steps(None, streams, events, each)]
     made.append(encoding.steps(None, streams, events, run, is_run=True))
     assert all(steps.schema == VECTORS for steps in made)
 

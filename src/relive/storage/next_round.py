@@ -8,6 +8,7 @@ key and `last` are what they were; otherwise, and for some of the streams, it is
 """
 
 from collections.abc import Callable, Sequence
+import functools
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -36,19 +37,43 @@ class Written(NamedTuple):
 
 CONTINUED = Written(0, 0, (), ())
 """Steps that go on."""
-Appender: TypeAlias = Callable[[arrays.Ints, Any, encoding.Row, encoding.Row | None], Written | None]
+Appender: TypeAlias = Callable[[arrays.Ints, bytes, encoding.Row, encoding.Row | None], Written | None]
 """Appends steps as `encoding.Steps` describes them; returns None, without a trace, if they cannot go the short way."""
 _FEWEST = 8
 """For fewer of the streams, the loop is faster."""
-_PLAIN_EVENTS = bytes(range(append.ENDS + 1))
+_GOES_ON, _END, _CUT = b"\0", b"\1", b"\2"
+_MARKS = _GOES_ON + 3 * _END + 252 * _CUT
+"""What each event is."""
 _NO_LINK = b"\xff\xff\xff\xff"
-"""The bytes of -1; no others that follow each other among the bytes of links are these, as all of them are positive."""
+"""The bytes of -1; among those of links, which are positive, no others have one of them as the highest."""
 _NOWHERE: arrays.Ints = np.zeros(0, np.int64)
+Places: TypeAlias = Any
+"""Places in a round: a list of a few, or an array of more."""
 
 
-def never(streams: arrays.Ints, events: Any, rows: encoding.Row, next_rows: encoding.Row | None) -> Written | None:
+def never(streams: arrays.Ints, events: bytes, rows: encoding.Row, next_rows: encoding.Row | None) -> Written | None:
     """Append nothing, where no round can go the short way."""
     return None
+
+
+@functools.lru_cache(maxsize=64)
+def _ended(num_ends: int) -> Written:
+    """Return what was found out about steps of which some end their episodes."""
+    return Written(0, num_ends, (), ()) if num_ends else CONTINUED
+
+
+def _places(content: bytes, mark: bytes, size: int) -> Places:
+    """Return at which of the items of some bytes, of a size each, a mark is."""
+    found: list[int] = []
+    place = content.find(mark)
+    while place >= 0:
+        place = (place + size - 1) // size  # In other byte orders, it may be found before where it begins.
+        if len(found) == append.FEW:
+            items, wanted = (np.frombuffer(each, f"i{size}") for each in (content, mark))
+            return (items == wanted).nonzero()[0]
+        found.append(place)
+        place = content.find(mark, size * place + size)
+    return found
 
 
 def appender(
@@ -67,42 +92,58 @@ def appender(
         access: Writes the rows; it cannot fail once it is prepared.
     """
     _, following, places, _, _, current, last, knows, _, _, changed, num = rows
-    flags, links, places_view, _, _, current_view, last_view, knows_view, episodes, _, _, counts = views
+    flags, links, places_view, _, _, current_view, last_view, knows_view, _, free, _, counts = views
+    of_stream, first_keys, lengths, how_ended, is_known, _ = append.views_of(rows[8])  # Of episodes, by number.
     capacity, num_streams, room = len(flags), len(last), len(changed)
-    columns = access.contents
+    columns, compared, add = access.contents, [field for field, _, _, _ in behind], np.add
     everyone, no_events = encoding.all_streams(num_streams), encoding.no_events(num_streams)
     drawable = append.COMPLETE | append.READABLE | (append.FRESH if room else 0)
     new_flags, no_links = bytes([drawable]) * num_streams, np.full(num_streams, -1, np.int32).data
-    increments, num_next, num_rows = np.repeat([[num_streams], [1]], num_streams, 1), append.NEXT_KEY, append.ROWS
-    num_free, num_eligible, few = append.FREE, append.ELIGIBLE, append.FEW
-    # Of the rows that a round is behind: their slots and places; where their links are, and if that is a slice, its
-    # start; what was observed after them, by field; the places in the round at which no episode is open; the number of
-    # the first episode, if those of the others are the ones after that, and else -1.
-    state = np.zeros((2, num_streams), np.int64)
-    slots, newest = state
-    slots_view, newest_view = slots.data, newest.data
+    num_next, num_rows, num_free, num_eligible = append.NEXT_KEY, append.ROWS, append.FREE, append.ELIGIBLE
+    few, terminated, truncated, terminal = append.FEW, append.TERMINATED, append.TRUNCATED, append.TERMINAL
+    num_bits, is_step, none, is_open = append.EPISODE, append.STEP, append.NONE, append.OPEN
+    # Of a round: its slots and places; and as integers of half the size, its slots, to which the rows before it link,
+    # and the links of its own rows. All change by the same from one round to the next.
+    state = slots = newest = _NOWHERE
+    slots_view, newest_view, both_links = slots.data, newest.data, no_links
+    steady = np.array([num_streams] * num_streams + [0] * num_streams, np.int32).view(np.int64)
+    increments = np.concatenate([np.full(num_streams, num_streams), np.ones(num_streams, np.int64), steady])
+    # Of the rows that it is behind: where their links are, and if that is a slice, its start; what was observed after
+    # them, by field; the places in the round at which no episode is open; the numbers of their episodes, and the first
+    # of those if the others are the ones after it, else -1.
+    links_before, before = _NOWHERE, -1
     announced: Any = {}
-    links_before, before, begins, first = _NOWHERE, -1, _NOWHERE, -1
-    # If they are the last round: the key after it, and `last`.
+    begins: Places = []
+    of, first = current, -1
+    # Where what is observed after a round is put before it goes to the episodes: for each field as bytes and records.
+    finals: list[tuple[int, memoryview, arrays.Array, arrays.Array]] = []
+    # If the rows before are the last round: the key after it, and `last`.
     next_key, found = -1, b""
 
     def find_out(streams: arrays.Ints, slot: int) -> bool:
-        """Find out what is kept of the rows before a round; return False if one is not there, or not complete."""
-        nonlocal state, slots, newest, slots_view, newest_view, links_before, before, announced, begins, first, next_key
+        """Find out the above for a round; return False if a row before it is not there, or not complete."""
+        nonlocal state, slots, newest, slots_view, newest_view, both_links
+        nonlocal links_before, before, announced, begins, of, first, finals, next_key
         count, where = len(streams), slice(None) if streams is everyone else streams
         links_before, before, next_key = last[where].copy(), -1, -1
-        begins = (links_before < 0).nonzero()[0]
-        if np.count_nonzero(knows[where]) != count - len(begins) or append.GONE in links_before[begins]:
+        (ended,) = (links_before < 0).nonzero()
+        if np.count_nonzero(knows[where]) != count - len(ended) or append.GONE in links_before[ended]:
             return False
-        state = np.empty((2, count), np.int64)
-        slots, newest = state
-        slots_view, newest_view = slots.data, newest.data
-        slots[:] = np.arange(slot - num_streams, slot - num_streams + count)
-        newest[:] = places.take(links_before, mode="clip")
-        links_before[begins] = begins + slot  # Their own links, which are written last.
-        of = current[where]
-        announced = {field: records[of].tobytes() for field, records, _, _ in behind}
+        begins = ended.tolist() if len(ended) <= few else ended
+        state = np.empty(3 * count, np.int64)
+        slots, newest, halves = state[:count], state[count : 2 * count], state[2 * count :].view(np.int32)
+        slots_view, newest_view, both_links = slots.data, newest.data, halves.data
+        slots[:] = halves[:count] = np.arange(slot, slot + count)
+        newest[:] = places.take(links_before, mode="clip") + 1
+        halves[count:] = -1
+        links_before[ended] = ended + slot  # Their own links, which are written last.
+        of = current if streams is everyone else current[streams]
         first = of.item(0) if np.array_equal(of, everyone + of[0]) else -1
+        announced, finals = {}, []
+        for field, records, _, _ in behind:
+            announced[field] = records[of].tobytes()
+            content = bytearray(announced[field])
+            finals.append((field, memoryview(content), np.frombuffer(content, records.dtype), records))
         return True
 
     def resumed(given: encoding.Row) -> list[int] | None:
@@ -110,24 +151,26 @@ def appender(
 
         Return None if a step does not follow where one is open.
         """
-        same: Any = begins.tolist() if len(begins) <= few else begins
+        same = begins.copy()
         for field, records, _, size in behind:
-            these, finals = bytearray(given[field]), announced[field]
-            if type(same) is list:
-                for i in begins.tolist():
+            these, those = given[field], announced[field]
+            if these == those:
+                continue
+            seen = bytearray(these)
+            if type(begins) is list:
+                for i in begins:
                     start, stop = i * size, i * size + size
-                    final = finals[start:stop]
-                    if these[start:stop] != final:
-                        these[start:stop] = final
+                    if these[start:stop] != those[start:stop]:
+                        seen[start:stop] = those[start:stop]
                         if i in same:
                             same.remove(i)
             else:
-                seen, final = np.frombuffer(these, records.dtype), np.frombuffer(finals, records.dtype)
-                same = same[seen[same] == final[same]]
-                seen[begins] = final[begins]
-            if these != finals:
+                of_rows, finals = np.frombuffer(seen, records.dtype), np.frombuffer(those, records.dtype)
+                same = same[of_rows[same] == finals[same]]
+                of_rows[begins] = finals[begins]
+            if seen != those:
                 return None
-        found_same: list[int] = same if isinstance(same, list) else same.tolist()
+        found_same: list[int] = same if type(same) is list else same.tolist()
         return found_same
 
     def found_out(streams: arrays.Ints, same: list[int], num_ends: int) -> Written:
@@ -136,15 +179,16 @@ def appender(
         for i in same:
             stream = streams.item(i)
             episode = current_view[stream]
-            if episodes[append.STREAM, episode] == stream and episodes[append.KNOWN, episode]:
-                after[episodes[append.END, episode]].append(i)
-        return Written(0, num_ends, *after.values()) if num_ends or any(after.values()) else CONTINUED
+            if of_stream[episode] == stream and is_known[episode]:
+                after[how_ended[episode]].append(i)
+        return Written(0, num_ends, *after.values()) if any(after.values()) else _ended(num_ends)
 
     def append_next(
-        streams: arrays.Ints, events: Any, given: encoding.Row, next_rows: encoding.Row | None
+        streams: arrays.Ints, events: bytes, given: encoding.Row, next_rows: encoding.Row | None
     ) -> Written | None:
         nonlocal before, announced, begins, first, next_key, found
-        key, alive, count, is_whole = counts[num_next], counts[num_rows], len(streams), streams is everyone
+        key, alive, is_whole = counts[num_next], counts[num_rows], streams is everyone
+        count = num_streams if is_whole else len(streams)
         slot = key % capacity
         stop = slot + count
         if stop > capacity or next_rows is None or not (is_whole or count >= _FEWEST):
@@ -152,57 +196,55 @@ def appender(
         is_next = is_whole and key == next_key and last.tobytes() == found
         if not (is_next or find_out(streams, slot)):
             return None
-        ends, bits, written = _NOWHERE, b"", CONTINUED
-        if events is not no_events:
-            bits = events.tobytes()
-            if bits.strip(_PLAIN_EVENTS):
+        ends: Places = []
+        written = CONTINUED
+        if events != no_events:
+            marks = events.translate(_MARKS)
+            if _CUT in marks:
                 return None
-            ends = events.nonzero()[0]
-            if len(ends):
-                written = Written(0, len(ends), (), ())
-        if len(begins):
-            same = resumed(given) if counts[num_free] >= len(begins) else None
+            ends = _places(marks, _END, 1)
+            written = _ended(len(ends))
+        num_begins, num_ends = len(begins), len(ends)
+        if num_begins:
+            same = resumed(given) if counts[num_free] >= num_begins else None
             if same is None:
                 return None
             if same:
-                written = found_out(streams, same, len(ends))
+                written = found_out(streams, same, num_ends)
         else:
-            for field, _, _, _ in behind:
+            for field in compared:
                 if announced[field] != given[field]:
                     return None
+        leaving: Places = []
         leave_all: Any = None
-        surplus, lost, num_lost, leaving = alive + count - capacity, _NOWHERE, 0, _NOWHERE
+        surplus, lost, num_lost = alive + count - capacity, _NOWHERE, 0
         old = stop - surplus
         if surplus > 0:
             eligible = append.are_eligible(flags[old:stop])
             num_lost = eligible.count(1)
             if room:
                 lost = np.flatnonzero(np.frombuffer(eligible, np.bool_)) + old
-            if _NO_LINK in links[old:stop].tobytes():
-                leaving = (following[old:stop] < 0).nonzero()[0]
-                if len(leaving) > few:
-                    leave_all = append.leaving(rows, leaving + old)
-                    if leave_all is None:
-                        return None
+            leaving = _places(links[old:stop].tobytes(), _NO_LINK, 4)
+            if type(leaving) is not list:
+                leave_all = append.leaving(rows, leaving + old)
+                if leave_all is None:
+                    return None
             alive -= surplus
         next_key = -1
-        np.add(state, increments if is_whole else increments[:, :count], out=state)
-        if not slot:
-            slots[:] = everyone[:count]
-        finals: list[arrays.Array] = []
-        is_run, of, links_after = first >= 0 and not len(begins), current, slots
-        if not is_run:
-            for field, records, _, _ in behind:  # A comprehension is a call.
-                finals.append(np.frombuffer(next_rows[field], records.dtype))
-        if not is_whole:
-            of = np.empty(count, np.int64)
-        if before < 0:
-            links_after = slots.astype(np.int32)
+        if is_next:
+            add(state, increments, state)
+            if not slot:
+                slots[:] = everyone
+                state[2 * count :].view(np.int32)[:count] = everyone
+        new_slots = begun = _NOWHERE
         begin_all: Any = None
         end_all: Any = None
-        if len(begins) > few:
+        if before < 0:
+            new_slots = slots.astype(np.int32)
+        if num_begins > few:
+            begun = begins + before
             begin_all = append.beginning(rows, streams[begins], begins, key, newest)
-        if len(ends) > few:
+        if num_ends > few:
             newest[begins] = 0
             end_all = append.ending(rows, streams[ends], ends, slot, events, newest)
         if columns is None:
@@ -215,7 +257,7 @@ def appender(
         if leave_all is not None:
             leave_all()
         else:
-            for i in leaving.tolist():
+            for i in leaving:
                 append.leave(views, places_view[old + i])
         if columns is None:
             access.write(slot, count, given)
@@ -223,41 +265,54 @@ def appender(
             for field, content, size in columns:
                 content[slot * size : stop * size] = given[field]
         if before < 0:
-            following[links_before] = links_after
+            following[links_before] = new_slots
+            links[slot:stop] = no_links[:count]
+        elif slot:
+            links[before:stop] = both_links
         else:
-            following[before : before + count] = slots
+            links[before:], links[:stop] = both_links[:count], no_links
         if is_whole:
-            links[slot:stop], flags[slot:stop], last_view[:] = no_links, new_flags, slots_view
+            flags[slot:stop], last_view[:] = new_flags, slots_view
         else:
-            links[slot:stop], flags[slot:stop], last[streams] = no_links[:count], new_flags[:count], slots
+            flags[slot:stop], last[streams] = new_flags[:count], slots
         if room:
             append.note_many(changed, num, slots)
-        if len(begins):
+        if begin_all is not None:
             if before >= 0:
-                for i in begins.tolist():
+                following[begun] = -1
+            begin_all()
+        else:
+            for i in begins:
+                stream = streams.item(i)
+                if before >= 0:
                     links[before + i] = -1
-            if begin_all is not None:
-                begin_all()
-            else:
-                for i in begins.tolist():
-                    stream = streams.item(i)
-                    newest_view[i], knows_view[stream] = append.begin(views, stream, key + i, slot + i), 1
+                counts[num_free] -= 1
+                current_view[stream] = episode = free[counts[num_free]]
+                of_stream[episode], first_keys[episode], lengths[episode] = stream, key + i, 0
+                how_ended[episode], knows_view[stream] = is_open, 1
+                newest_view[i] = episode << num_bits
         places_view[slot:stop] = newest_view
         if end_all is not None:
             end_all()
-        elif bits:
-            for i in ends.tolist():
-                if bits[i] & append.TERMINATED:
-                    flags[slot + i] |= append.TERMINAL
-                append.finish(views, streams.item(i), bits[i])
-        if is_run:
+        else:
+            for i in ends:
+                stream = streams.item(i)
+                episode = current_view[stream]
+                how_ended[episode], is_known[episode] = truncated, 1
+                if events[i] & terminated:
+                    how_ended[episode] = terminated
+                    flags[slot + i] |= terminal
+                lengths[episode] = (newest_view[i] & is_step) + 1
+                last_view[stream], knows_view[stream] = none, 0
+        if first >= 0 and not num_begins:
             for field, _, content, size in behind:
                 content[first * size : (first + count) * size] = next_rows[field]
         else:
             first = -1
-            if not is_whole:
+            if not is_whole and num_begins:
                 current.take(streams, out=of, mode="clip")  # Without a buffer, which "raise" would need.
-            for (_, records, _, _), final in zip(behind, finals, strict=True):
+            for field, content, final, records in finals:
+                content[:] = next_rows[field]
                 records[of] = final
         if is_whole:
             next_key, before, found, announced, begins = key + count, slot, last.tobytes(), next_rows, ends

@@ -40,7 +40,7 @@ def with_cuts(
     finals: finals_lib.FinalObservations,
     steps: encoding.Steps,
     compared: Sequence[str] = (),
-) -> tuple[Any, int]:
+) -> tuple[bytes, int]:
     """Return the events of steps of which one differs, with CUT where it is spliced, and the number of those.
 
     Args:
@@ -59,11 +59,10 @@ def with_cuts(
     cuts = places[differs]
     if not len(cuts):
         return steps.events, 0
-    if type(steps.events) is tuple:
-        return (steps.events[0] | append.CUT,), 1
-    events = np.array(steps.events)
-    events[cuts] |= append.CUT
-    return events, len(cuts)
+    events = bytearray(steps.events)
+    for place in cuts.tolist():
+        events[place] |= append.CUT
+    return bytes(events), len(cuts)
 
 
 def resumed(table: step_table.StepTable, finals: finals_lib.FinalObservations, steps: encoding.Steps) -> Resumed:

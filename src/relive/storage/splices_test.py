@@ -22,7 +22,7 @@ def steps_of(
     parts = [{"a": np.asarray(each, "f4"), "b": np.stack([np.isfinite(each)] * 2, 1)} for each in (seen, following)]
     given: Any = parts[0], np.zeros(len(streams)), np.zeros(len(streams)), parts[1], {}
     numbers = encoding.stream_numbers(12, streams)
-    return encoding.steps(store.encoder, numbers, np.array(events, np.uint8), given)
+    return encoding.steps(store.encoder, numbers, bytes(events), given)
 
 
 @pytest.mark.parametrize("capacity", [12, 40, 500])
@@ -64,5 +64,5 @@ def test_a_step_follows_where_only_the_bytes_of_numbers_differ() -> None:
     steps = steps_of(store, [0, 1, 2], [-0.0, SAME_NAN[1], 6.0], [1.0, 1.0, 1.0], [0, 0, 0])
     assert splices.may_be_spliced(store, store.finals, steps)
     events, count = splices.with_cuts(store, store.finals, steps)
-    assert (events.tolist(), count) == ([0, 0, append.CUT], 1)
+    assert (events, count) == (bytes([0, 0, append.CUT]), 1)
     assert splices.with_cuts(store, store.finals, steps, ("observation/b",))[1] == 0

@@ -71,7 +71,7 @@ class Remote(Protocol):
         """Return the steps that the arguments of `extend` describe."""
         ...
 
-    def encode_run(self, streams: arrays_lib.Ints, events: Any, given: encoding.Given) -> encoding.Steps:
+    def encode_run(self, streams: arrays_lib.Ints, events: bytes, given: encoding.Given) -> encoding.Steps:
         """Return the consecutive steps of one stream that the arguments of `add_steps` describe."""
         ...
 
@@ -272,7 +272,7 @@ class StepStore(step_table.StepTable):
         key, capacity = num[append.NEXT_KEY], self.capacity
         if splices.may_be_spliced(self, self.finals, steps):
             events, num_spliced = splices.with_cuts(self, self.finals, steps, self._compared_paths)
-        num_ends = bytes(events).translate(_ENDS).count(1)
+        num_ends = events.translate(_ENDS).count(1)
         resumed = splices.NOTHING if is_run else splices.resumed(self, self.finals, steps)
         heads = streams[:1] if is_run else streams
         num_heads = 1 if is_run else count
@@ -285,7 +285,7 @@ class StepStore(step_table.StepTable):
         access.prepare()
         is_loop = count <= _FEW
         if is_loop and count > 1:
-            streams, events = np.asarray(streams).tolist(), np.asarray(events).tolist()
+            streams = np.asarray(streams).tolist()
         if is_loop and is_last and journal is None:
             append.append(self.views, streams, events, next_rows is not None)
         else:
@@ -304,7 +304,7 @@ class StepStore(step_table.StepTable):
                 records[episodes] = np.frombuffer(next_rows[field], records.dtype)
         return next_round.Written(num_spliced, num_ends, *resumed)
 
-    def _blank(self, streams: Any, events: Any) -> None:
+    def _blank(self, streams: Any, events: bytes) -> None:
         """Store zeros as the final observations of the episodes that terminated without a known next observation."""
         for stream, event in zip(streams, events, strict=True):
             if event & append.TERMINATED:
@@ -314,7 +314,7 @@ class StepStore(step_table.StepTable):
         self,
         steps: encoding.Steps,
         streams: Any,
-        events: Any,
+        events: bytes,
         journal: Journal | None,
         tell: Tell | None,
     ) -> None:

@@ -99,7 +99,7 @@ def taken(
             following = None if kind in "lL" else {"a": now + pace, "b": nothing}
             given: Any = {"a": now, "b": nothing}, now, np.full(len(streams), 0.5), following, {}
             numbers = encoding.stream_numbers(3, streams)
-            found = store.append(encoding.steps(store.encoder, numbers, np.array(events, np.uint8), given))
+            found = store.append(encoding.steps(store.encoder, numbers, bytes(events), given))
             written.append([list(value) if isinstance(value, Sequence) else value for value in found])
             for each, event in zip(streams, events, strict=True):
                 clock[each] += 20 * (flags and event > 0)  # The next episode begins elsewhere.
