@@ -134,7 +134,7 @@ def relabel(
     if not open_episodes:
         has_goals &= history.episodes[append.END][episodes] != append.OPEN
     candidates = np.flatnonzero(has_goals)
-    count = round(share * len(batch))
+    count = round(share * len(slots))
     if len(candidates) < count:
         remedy = "lower share" if open_episodes else "lower share, wait for episodes to end, or set open_episodes=True"
         raise errors.NotReadyError(f"relabel has goals for {len(candidates)} rows and needs {count}: {remedy}")

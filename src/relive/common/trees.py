@@ -30,7 +30,7 @@ def flat(name: str, value: Any) -> dict[str, Any]:
     >>> trees.flat("action", 3)
     {'action': 3}
     """
-    if not isinstance(value, Mapping):
+    if type(value) is np.ndarray or not isinstance(value, Mapping):
         return {name: value}
     if not value:
         raise errors.ArgumentError(f"{name} must have at least one key, got {validation.short_repr(value)}")
@@ -89,7 +89,7 @@ def rows(tree: Any, places: Any) -> Any:
 
 def put(tree: Any, places: Any, values: Any) -> None:
     """Write every leaf of `values` [k, ...] into that of the tree [B, ...], at `places` [k]."""
-    if isinstance(tree, Mapping):
+    if type(tree) is not np.ndarray and isinstance(tree, Mapping):
         for key, child in tree.items():
             put(child, places, values[key])
     else:

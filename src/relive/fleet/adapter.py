@@ -93,7 +93,7 @@ class Request(TypedDict):
 
 
 @dataclasses.dataclass(slots=True)
-class DrawnKeys(batches.Batch[arrays.Array]):
+class DrawnKeys(batches.KeyedBatch[arrays.Array]):
     """A batch of a column buffer of which only the keys are gathered [B]."""
 
     keys: arrays.Keys

@@ -86,9 +86,9 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
     """
     parts: list[arrays.Array] = []
     with np.errstate(all="ignore", over="raise"):
-        batches.converted(batch, lambda path, array: parts.append(_array(path, array)))
+        batches.converted(batch, lambda root, name, array: parts.append(_array(root + name, array)))
     made = iter(jax.device_put(parts, device))  # One call for all: each takes as long as a whole draw.
-    return batches.converted(batch, lambda path, array: next(made))
+    return batches.converted(batch, lambda root, name, array: next(made))
 
 
 def _array(path: str, array: arrays.Array) -> arrays.Array:

@@ -360,7 +360,7 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         if self.env is None:
             raise errors.NotReadyError("sample has no environment to compute rewards: call set_env first")
         batch = self.buffer.sample(batch_size)
-        share = int(self._share * len(batch)) / len(batch)
+        share = int(self._share * batch_size) / batch_size
         settings: Any = {"strategy": self._strategy, "share": share, "open_episodes": True}
         settings["fields"] = [f"extras/{name}" for name in self._extras]
         relabelled = hindsight.relabel(self.buffer, batch, compute=self._judged, **settings)
@@ -387,8 +387,11 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
 
     def _judged(self, achieved: arrays.Array, goals: arrays.Array, kept: Any) -> tuple[arrays.Array, arrays.Bools]:
         """Return the rewards [k] of steps for other goals, with no terminations."""
-        count, columns = len(goals), kept.get(f"extras/{_INFOS}", {})
-        infos: list[dict[str, Any]] = [{key: trees.rows(columns[key], row) for key in columns} for row in range(count)]
+        count = len(goals)
+        infos: list[dict[str, Any]] = [{} for _ in range(count)]
+        for key, column in kept.get(f"extras/{_INFOS}", {}).items():
+            for row, info in enumerate(infos):
+                info[key] = trees.rows(column, row)
         rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
         return np.reshape(rewards, -1), np.zeros(count, np.bool_)
 

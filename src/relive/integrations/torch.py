@@ -119,7 +119,7 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default", device: Device = None) -
     source, target = _CAST_ALIKE.get(floats, (None, None))
     from_numpy = torch.from_numpy
 
-    def convert(path: str, array: arrays.Array) -> "torch.Tensor":
+    def convert(root: str, name: str, array: arrays.Array) -> "torch.Tensor":
         given = array.dtype
         try:
             if given is source:
@@ -128,13 +128,13 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default", device: Device = None) -
             if (given is target or given.kind in "biu") and array.flags.writeable:
                 return from_numpy(array)
         except FloatingPointError:
-            raise _too_large(path, floats) from None
+            raise _too_large(root + name, floats) from None
         except (TypeError, ValueError):
             pass
-        return _cast(path, _tensor(path, array), floats)
+        return _cast(root + name, _tensor(root + name, array), floats)
 
-    def convert_and_move(path: str, array: arrays.Array) -> "torch.Tensor":
-        return convert(path, array).to(place)
+    def convert_and_move(root: str, name: str, array: arrays.Array) -> "torch.Tensor":
+        return convert(root, name, array).to(place)
 
     with np.errstate(all="ignore", over="raise"):
         return batches.converted(batch, convert if place is None else convert_and_move)

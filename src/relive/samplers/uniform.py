@@ -28,26 +28,19 @@ class UniformSampler(sampler.Sampler, is_checked=False):
         super().attach(anchors)
 
     def _draw(self, size: int, rng: np.random.Generator) -> sampler.Draw:
-        anchors, num = self.anchors, self.anchors.num
+        anchors = self.anchors
+        num = anchors.num
         rows, count = num.item(append.ROWS), num.item(append.ELIGIBLE)
         probabilities = np.empty(size)
         probabilities.fill(1.0 / count)
         if count * _SPARSE < rows:
             return sampler.Draw(anchors.listed().take((rng.random(size) * count).astype(np.int64)), probabilities)
         draw_uniform = self._kernels.draw_uniform
-        parts: list[arrays.Ints] = []
-        missing = size
-        while missing:
-            # Slightly more than needed on average, so that one round usually suffices.
-            tries = missing if count == rows else min(math.ceil(1.125 * missing * rows / count) + 16, _MOST_TRIES)
-            slots = draw_uniform(anchors.flags, num, rng.random(tries))
-            if len(slots) > missing:
-                slots = slots[:missing]
-            if len(slots) == size:
-                return sampler.Draw(slots, probabilities)
-            parts.append(slots)
-            missing -= len(slots)
-        return sampler.Draw(np.concatenate(parts), probabilities)
+        slots = draw_uniform(anchors.flags, num, rng.random(_num_tries(size, rows, count)))
+        while len(slots) < size:
+            more = draw_uniform(anchors.flags, num, rng.random(_num_tries(size - len(slots), rows, count)))
+            slots = np.concatenate([slots, more])
+        return sampler.Draw(slots if len(slots) == size else slots[:size], probabilities)
 
     def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
         """Return 1 / N for each of `slots` [B]; 0 if it is not eligible."""
@@ -56,3 +49,8 @@ class UniformSampler(sampler.Sampler, is_checked=False):
     def effective_sample_size(self) -> float | None:
         """Return N, the number of eligible anchors. O(1)."""
         return super().effective_sample_size() if self._is_checked else float(len(self.anchors))
+
+
+def _num_tries(missing: int, rows: int, count: int) -> int:
+    """Return how many of `rows` rows to try for as many of the `count` eligible ones: more than needed on average."""
+    return missing if count == rows else min(math.ceil(1.125 * missing * rows / count) + 16, _MOST_TRIES)

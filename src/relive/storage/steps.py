@@ -416,8 +416,9 @@ class StepStore(step_table.StepTable):
 
         Zeros where an episode terminated and none was given: it is never bootstrapped from.
         """
-        slots = links if self.reader.takes_any else np.maximum(links, 0, dtype=np.int64)
-        columns = self.reader.observations(slots)
+        reader = self.reader
+        slots = links if reader.takes_any else np.maximum(links, 0, dtype=np.int64)
+        columns = reader.read(slots, reader.observation_paths)
         if len(links) and links.item(links.argmin()) < 0:
             (where,) = (links < 0).nonzero()
             self.write_final(columns, where, last.take(where))

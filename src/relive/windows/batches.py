@@ -37,6 +37,10 @@ Tree: TypeAlias = Any
 """An array, or a dict of trees: an observation or an action of a schema with names."""
 
 
+_Convert: TypeAlias = Callable[[str, str, Any], Any]
+"""Returns what takes the place of a leaf, given the beginning of its path and its name."""
+
+
 class Sample(Protocol):
     """The part of `ReplaySample` that is needed here."""
 
@@ -58,9 +62,9 @@ class Batch(Generic[A]):
     """
 
     __slots__ = ()
-    _NAMES: ClassVar[tuple[str, ...]] = ("keys",)
+    _NAMES: ClassVar[tuple[str, ...]] = ()
     """The fields that name rows: no framework calculates with them."""
-    _KEYS: ClassVar[tuple[str, ...]] = ("keys",)
+    _KEYS: ClassVar[tuple[str, ...]] = ()
     """The fields that are keys."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -85,10 +89,10 @@ class Batch(Generic[A]):
         dtype('float32')
         """
 
-        def convert(path: str, leaf: Any) -> B:
+        def convert(root: str, name: str, leaf: Any) -> B:
             return function(leaf)
 
-        mapped: Batch[B] = _converted("", self, convert, convert)
+        mapped: Batch[B] = _converted("", "", self, convert, convert)
         return mapped
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Self:
@@ -218,6 +222,7 @@ class KeyedBatch(Batch[A]):
     """Base class of batches whose elements are windows of a column buffer."""
 
     __slots__ = ()
+    _NAMES = _KEYS = ("keys",)
     keys: arrays.Keys
 
 
@@ -340,39 +345,37 @@ class SequenceBatch(KeyedBatch[A]):
         def map(self, function: Callable[[A], B]) -> "SequenceBatch[B]": ...  # noqa: D102
 
 
-def converted(drawn: Any, convert: Callable[[str, arrays.Array], Any]) -> Any:
-    """Return drawn data with `convert(path, array)` applied to each array except the keys.
+def converted(drawn: Any, convert: _Convert) -> Any:
+    """Return drawn data with `convert(root, name, array)` applied to each array except the keys.
 
     Args:
         drawn: A batch, arrays in dicts or tuples, or a list of ReplaySamples, which become a batch.
-        convert: Returns the replacement of an array.
+        convert: Returns the replacement of an array, whose path is `root + name`: joined where an error names it.
 
     Raises:
         ArgumentTypeError: It holds anything else, such as arrays of a framework.
         ArgumentError: Samples cannot be a batch.
     """
 
-    def checked(path: str, leaf: Any) -> Any:
-        if path == "max_seqlen" and type(leaf) is int:  # Kernels take this one of packed tokens as a plain number.
+    def checked(root: str, name: str, leaf: Any) -> Any:
+        if (
+            root + name == "max_seqlen" and type(leaf) is int
+        ):  # Kernels take this one of packed tokens as a plain number.
             return leaf
         if not isinstance(leaf, np.ndarray):
-            rule = f"{path or 'batch'} must be what a buffer has drawn: arrays of numpy"
+            rule = f"{root + name or 'batch'} must be what a buffer has drawn: arrays of numpy"
             raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(leaf)}")
-        return convert(path, leaf)
+        return convert(root, name, leaf)
 
-    return _converted("", TransitionBatch.from_samples(drawn) if isinstance(drawn, list) else drawn, convert, checked)
+    return _converted(
+        "", "", TransitionBatch.from_samples(drawn) if isinstance(drawn, list) else drawn, convert, checked
+    )
 
 
 @functools.cache
 def array_names(kind: Any) -> list[str]:
     """Return the names of the fields of a class of batches that hold arrays."""
     return [name for name in _field_names(kind) if name not in kind._NAMES]
-
-
-@functools.cache
-def _other_names(kind: Any) -> list[str]:
-    """Return the names of its other fields."""
-    return [name for name in _field_names(kind) if name in kind._NAMES]
 
 
 @functools.cache
@@ -392,25 +395,25 @@ def leaves(batch: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, batch
 
 
-def _converted(path: str, tree: Tree, convert: Callable[[str, Any], Any], of_others: Callable[[str, Any], Any]) -> Any:
+def _converted(root: str, name: str, tree: Tree, convert: _Convert, of_others: _Convert) -> Any:
     """Return a tree with `convert` applied to each array of numpy, and `of_others` to every other leaf."""
     if type(tree) is np.ndarray:
-        return convert(path, tree)
-    root = f"{path}/" if path else ""
+        return convert(root, name, tree)
+    below = f"{root}{name}/" if name else root
     if isinstance(tree, Batch):
         kind: Any = type(tree)
-        parts = {name: getattr(tree, name) for name in _other_names(kind)}
-        for name in array_names(kind):
-            part = getattr(tree, name)
+        parts = {each: getattr(tree, each) for each in kind._NAMES}
+        for each in array_names(kind):
+            part = getattr(tree, each)
             # Most fields are arrays, for which a call is saved.
             is_array = type(part) is np.ndarray
-            parts[name] = convert(root + name, part) if is_array else _converted(root + name, part, convert, of_others)
+            parts[each] = convert(below, each, part) if is_array else _converted(below, each, part, convert, of_others)
         return kind(**parts)
     if isinstance(tree, (dict, Mapping)):  # Whether it is a dict is found out much faster.
-        return {key: _converted(f"{root}{key}", part, convert, of_others) for key, part in tree.items()}
+        return {key: _converted(below, str(key), part, convert, of_others) for key, part in tree.items()}
     if isinstance(tree, tuple):
-        return tuple(_converted(f"{root}{place}", part, convert, of_others) for place, part in enumerate(tree))
-    return of_others(path, tree)
+        return tuple(_converted(below, str(place), part, convert, of_others) for place, part in enumerate(tree))
+    return of_others(root, name, tree)
 
 
 def _rows(tree: Tree, rows: slice) -> Tree:

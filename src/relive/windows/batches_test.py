@@ -224,4 +224,4 @@ def test_actions_of_samples_may_have_names_too() -> None:
 
 def test_arrays_of_a_subclass_are_converted() -> None:
     array = np.ones(3).view(np.recarray)
-    assert batches.converted({"a": array}, lambda path, leaf: (path, leaf.sum())) == {"a": ("a", 3.0)}
+    assert batches.converted({"a": array}, lambda root, name, leaf: (root + name, leaf.sum())) == {"a": ("a", 3.0)}
