@@ -29,7 +29,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinxcontrib.programoutput",
 ]
-exclude_patterns = ["_build", "decisions", "install.md"]
+exclude_patterns = ["_build", "decisions"]
 
 # Docstrings put names between single backticks: those that have an entry in the reference become links.
 default_role = "py:obj"
