@@ -209,7 +209,7 @@ def break_names(app: Any, page: str, template: str, context: dict[str, Any], doc
 
     def broken(cell: re.Match[str]) -> str:
         return re.sub(
-            r'(?<=<span class="pre">)[^<]+', lambda name: re.sub(r"([(._=])(?=\w)", r"\1<wbr>", name[0]), cell[0]
+            r'(?<=<span class="pre">)[^<]{19,}', lambda name: re.sub(r"([(._=])(?=\w)", r"\1<wbr>", name[0]), cell[0]
         )
 
     if "body" in context:
