@@ -29,7 +29,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinxcontrib.programoutput",
 ]
-exclude_patterns = ["_build", "decisions", "install.md"]
+exclude_patterns = ["_build", "decisions"]
 
 # Docstrings put names between single backticks: those that have an entry in the reference become links.
 default_role = "py:obj"
@@ -204,6 +204,18 @@ def name_sources(app: Any, doctree: nodes.document) -> None:
                 signature["module"], signature["fullname"] = thing.__module__, name
 
 
+def break_names(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Let long names in tables break after brackets, dots and underscores, so that no column is pushed off the page."""
+
+    def broken(cell: re.Match[str]) -> str:
+        return re.sub(
+            r'(?<=<span class="pre">)[^<]{19,}', lambda name: re.sub(r"([(._=])(?=\w)", r"\1<wbr>", name[0]), cell[0]
+        )
+
+    if "body" in context:
+        context["body"] = re.sub(r"<td>.*?</td>", broken, context["body"], flags=re.DOTALL)
+
+
 def setup(app: Any) -> None:
     """Connect all; sources are named before viewcode looks for them (priority 500)."""
     for field in python.PyObject.doc_field_types:
@@ -214,3 +226,4 @@ def setup(app: Any) -> None:
     app.connect("autodoc-process-docstring", list_methods, priority=400)
     app.connect("doctree-read", name_sources, priority=400)
     app.connect("doctree-read", link_names)
+    app.connect("html-page-context", break_names)

@@ -3,11 +3,12 @@
 # Expected: `load_transitions` restores what `save_transitions` saved.
 # Seen: at the end of an episode that did not terminate, the next observation is the first of the next episode.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet cpprb==11.0.0 numpy==2.4.6
-cd "$WORK"
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet cpprb==11.0.0 numpy==2.4.6
+cd "$work"
+"$work/venv/bin/python" -W ignore - <<'PY'
 from cpprb import ReplayBuffer
 
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # cpprb 11.0.0: an n-step window whose last step terminates is stored with `done` 0.
-# Expected: the window whose last step terminates says done 1, so that its target does not bootstrap.
-# Seen: only the shorter windows behind it say done 1.
+# Expected: the window whose last step terminates has done 1, so its target does not bootstrap.
+# Seen: only the shorter windows after it have done 1.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet cpprb==11.0.0 numpy==2.4.6
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet cpprb==11.0.0 numpy==2.4.6
+"$work/venv/bin/python" -W ignore - <<'PY'
 from cpprb import ReplayBuffer
 
 fields = {"obs": {}, "rew": {}, "next_obs": {}, "done": {}}

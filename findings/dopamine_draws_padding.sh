@@ -4,11 +4,12 @@
 # Seen: behind `episode_end=True` without `terminal`, a row of padding (action 0, reward 0) is valid.
 # Its stack begins with the last frame of one episode, and its next frame is the first of another.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet tensorflow-cpu==2.15.1 gin-config==0.5.0 'numpy<2'
-"$WORK/bin/pip" install --quiet --no-deps dopamine-rl==4.1.2
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet tensorflow-cpu==2.15.1 gin-config==0.5.0 'numpy<2'
+"$work/venv/bin/pip" install --quiet --no-deps dopamine-rl==4.1.2
+"$work/venv/bin/python" -W ignore - <<'PY'
 import os
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"

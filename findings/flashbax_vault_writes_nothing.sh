@@ -4,10 +4,11 @@
 # Seen: after exactly as many steps as the buffer holds, `write` returns 0 and writes nothing; only a line that the
 # constructor prints speaks of it.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet 'flashbax[vault]==0.1.3' jax==0.10.2 numpy==2.4.6
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet 'flashbax[vault]==0.1.3' jax==0.10.2 numpy==2.4.6
+"$work/venv/bin/python" -W ignore - <<'PY'
 import tempfile
 
 import flashbax

@@ -3,10 +3,11 @@
 # Expected: a batch of 32 has 32 windows, for any n.
 # Seen: it has 32 for n_step=1 and more for n_step=5, since windows near the end of an episode lower the count.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet 'ray[rllib]==2.60.0' numpy==2.4.6
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet 'ray[rllib]==2.60.0' numpy==2.4.6
+"$work/venv/bin/python" -W ignore - <<'PY'
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer

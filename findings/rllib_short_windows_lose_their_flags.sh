@@ -3,10 +3,11 @@
 # Expected: a window that is shorter because its episode terminated says so, and says how many steps it has.
 # Seen: `is_terminated` is False and `n_step` is 3, though one or two rewards were summed.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet 'ray[rllib]==2.60.0' numpy==2.4.6
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet 'ray[rllib]==2.60.0' numpy==2.4.6
+"$work/venv/bin/python" -W ignore - <<'PY'
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers import EpisodeReplayBuffer

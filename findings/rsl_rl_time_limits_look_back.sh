@@ -4,10 +4,11 @@
 # Seen: with the value 10 before the step and 100 after it, a reward of 1 and gamma 0.5, the return is 6 and not 51; the
 # next observation that PPO is given belongs to the next episode, so that it could not be otherwise.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet torch==2.13.0 rsl-rl-lib==5.5.1 numpy==2.4.6
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet torch==2.13.0 rsl-rl-lib==5.5.1 numpy==2.4.6
+"$work/venv/bin/python" -W ignore - <<'PY'
 from rsl_rl.algorithms import PPO
 from rsl_rl.models import MLPModel
 from rsl_rl.storage import RolloutStorage

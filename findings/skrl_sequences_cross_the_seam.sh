@@ -3,10 +3,11 @@
 # Expected: `sample(..., sequence_length=3)` returns three steps that followed each other.
 # Seen: a memory of 20 rows that was given 0 to 30 also returns sequences such as 30, 11, 12, in one of nine draws.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet torch==2.13.0 skrl==2.1.1 numpy==2.4.6 gymnasium==1.4.0
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet torch==2.13.0 skrl==2.1.1 numpy==2.4.6 gymnasium==1.4.0
+"$work/venv/bin/python" -W ignore - <<'PY'
 from skrl.memories.torch import RandomMemory
 import torch
 

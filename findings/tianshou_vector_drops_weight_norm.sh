@@ -3,10 +3,11 @@
 # Expected: the weights of a vector buffer with one part are those of the plain buffer with the same arguments.
 # Seen: the plain buffer returns them as they are; the vector buffer divides them by the largest of the batch.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet torch==2.13.0 tianshou==2.0.1 numpy==2.4.6
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet torch==2.13.0 tianshou==2.0.1 numpy==2.4.6
+"$work/venv/bin/python" -W ignore - <<'PY'
 import numpy as np
 from tianshou.data import Batch, PrioritizedReplayBuffer, PrioritizedVectorReplayBuffer
 

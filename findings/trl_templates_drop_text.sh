@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# trl 1.16.0: of the chat templates that come with it, those of Idefics3 and SmolVLM render nothing of a message whose
-# content is a string, where the others render the string: they take lists of parts alone.
+# trl 1.16.0: some of its chat templates drop the text of a message.
+# Expected: a template renders content that is a string, or raises.
+# Seen: those of Idefics3 and SmolVLM render nothing of it, without an error: they take lists of parts only.
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# verl 0.9.1: DataProto.from_tensordict leaves out an entry that is a TensorDict itself, without an error or a warning;
-# tensors and non-tensor data arrive. Flat names such as "extras/advantages" arrive too.
+# verl 0.9.1: DataProto.from_tensordict drops nested TensorDicts.
+# Expected: an entry that is a TensorDict itself is kept, or refused.
+# Seen: it is left out, without an error or a warning. Tensors arrive, also under flat names such as "extras/values".
 set -euo pipefail
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

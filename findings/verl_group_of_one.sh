@@ -3,10 +3,11 @@
 # Expected: a response without others to compare it with has the advantage 0, as in TRL, or is refused.
 # Seen: its mean is taken as 0 and its deviation as 1, so that the reward itself is the advantage.
 set -euo pipefail
-
-python3 -m venv "${WORK:=$(mktemp -d)}"
-"$WORK/bin/pip" install --quiet torch==2.13.0 verl==0.9.1 numpy==2.4.6
-"$WORK/bin/python" -W ignore - <<'PY'
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+python3 -m venv "$work/venv"
+"$work/venv/bin/pip" install --quiet torch==2.13.0 verl==0.9.1 numpy==2.4.6
+"$work/venv/bin/python" -W ignore - <<'PY'
 import numpy as np
 import torch
 from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage

@@ -35,7 +35,6 @@ if not (importlib.util.find_spec("minari") and importlib.util.find_spec("pyarrow
 
 CASES_BY_DAY = {
     "docs/guides/extending.md::extending.md": 0,
-    "docs/reference/testing.md::testing.md": 0,
     "docs/tutorials/crash_and_resume_test.py::test_a_learner_killed_at_any_place_trains_each_group_once": 1,
     "agents/half_done_calls_test.py::test_each_allocation_of_a_call_may_fail": 4,
     "agents/prefixes_test.py::test_random_programs_read_what_a_naive_store_reads": 4,

@@ -13,7 +13,7 @@ var Scorer = {
   partialTerm: 2,
   score: ([docname, title, anchor, description, score, filename, kind]) => {
     if (kind === "object") return score - (/\.[A-Z]\w*$|^relive\.\w+$/.test(title) ? 2 : 10);
-    if (kind === "index") return docname === "glossary" ? score / 10 : score / 2;
+    if (kind === "index") return score / 2;
     const query = new URLSearchParams(window.location.search).get("q") || "";
     const words = query.toLowerCase().split(/[^\p{L}\p{N}]+/u).filter((word) => word);
     const page = title.split(" > ")[0].toLowerCase();

@@ -7,21 +7,21 @@
     │   ├── ArgumentTypeError (TypeError)         an argument is of the wrong type
     │   ├── UnknownEpisodeError (KeyError)        no such episode is stored
     │   ├── UnknownKeyError (KeyError)            no row of that key is stored
-    │   ├── OutOfRangeError (IndexError)          an index names nothing there is
+    │   ├── OutOfRangeError (IndexError)          an index is out of range
     │   └── SchemaError                           a value does not fit its field
-    ├── NotReadyError (ValueError, RuntimeError)  what was asked for is not there yet
-    ├── ClosedError (RuntimeError)                the buffer, journal or memory map was closed
+    ├── NotReadyError (ValueError, RuntimeError)  nothing can be returned yet
+    ├── ClosedError (RuntimeError)                the buffer or journal is closed
     ├── EventLoopError (RuntimeError)             one buffer, two event loops
     ├── ShardLostError (ConnectionError)          a shard of a fleet does not return
     ├── SamplerError (RuntimeError)               a custom sampler drew what cannot be read
     ├── CorruptionError                           an invariant of a buffer does not hold
-    ├── CheckpointError                           a buffer cannot be saved, journaled or read back
+    ├── CheckpointError                           a save, load or journal failed
     └── MissingExtraError (ImportError)           an optional library is not installed
 
 and MisuseWarning (UserWarning), for misuse that no single call shows.
 
 A message is one line that names the thing, the rule and the value. A call that raised has changed nothing,
-unless its docstring says otherwise; a MisuseWarning that a filter makes an error ends a call that is done.
+unless its docstring says otherwise. If a filter turns a MisuseWarning into an error, the call has taken effect.
 """
 
 

@@ -26,7 +26,6 @@ from relive.common import notebook
 from relive.common import validation
 from relive.kernels import append
 from relive.limits import rate_limiters
-from relive.persistence import checkpointable
 from relive.persistence import settings
 from relive.persistence import state
 from relive.samplers import prioritized
