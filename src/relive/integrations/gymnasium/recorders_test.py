@@ -434,10 +434,23 @@ def test_a_recorder_asks_the_limiter_once_before_each_step() -> None:
     assert (limiter.asked, len(buffer), scripted_inside(env).time) == (3, 2, 2)
 
 
+def test_a_recorder_refuses_a_buffer_of_tensors() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    from relive.integrations import torch as relive_torch
+
+    storage = relive_torch.TensorStorage(SCHEMA, 9)
+    with pytest.raises(errors.ArgumentError, match="^a recorder needs values in numpy, got a buffer with a TensorSt"):
+        relive_gymnasium.Recorder(Scripted(), relive.RingReplayBuffer(9, storage=storage))
+
+
 def test_a_recorder_needs_an_environment_and_a_buffer() -> None:
     wrong: Any
     for wrong in (relive.EpisodeReplayBuffer(), relive.AsyncReplayBuffer(ring()), 3):
         with pytest.raises(errors.ArgumentTypeError, match="^buffer must be a ColumnReplayBuffer or a ThreadSafe"):
+            relive_gymnasium.Recorder(Scripted(), wrong)
+    joint = relive.JointReplayBuffer(9, agents=["a"])
+    for wrong in (joint, relive.ThreadSafeReplayBuffer(joint)):
+        with pytest.raises(errors.ArgumentTypeError, match="^buffer must be of steps of single agents, got <.*: add "):
             relive_gymnasium.Recorder(Scripted(), wrong)
     wrong = "CartPole-v1"
     with pytest.raises(errors.ArgumentTypeError, match="^env must be "):

@@ -14,6 +14,7 @@ from relive.common import imports
 from relive.common import trees
 from relive.common import validation
 from relive.integrations.gymnasium import spaces
+from relive.joint import buffer as joint_buffer
 from relive.limits import rate_limiters
 from relive.persistence import checkpointable
 from relive.schema import casting
@@ -68,6 +69,10 @@ class Recording:
         if not isinstance(inside, column.ColumnReplayBuffer):
             rule = "buffer must be a ColumnReplayBuffer or a ThreadSafeReplayBuffer of one"
             raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(buffer)}")
+        if isinstance(inside, joint_buffer.JointColumnBuffer):
+            rule = "buffer must be of steps of single agents"
+            raise errors.ArgumentTypeError(f"{rule}, got {validation.short_repr(buffer)}: add stores joint steps")
+        inside._require_local("a recorder")
         self._columns, self._may_wait = inside, inside is not buffer
         self._observation_space, self._action_space, self._lead = observation_space, action_space, lead
         self.infos, self.streams = checked_infos(infos), inside.streams
