@@ -280,7 +280,7 @@ def _flags(name: str, value: Any) -> npt.NDArray[np.bool_]:
 
 def non_negative_floats(name: str, value: Any, count: int) -> npt.NDArray[np.float64]:
     """Return `value`, of shape [count] or [count, 1], as an array of finite floats of at least 0 [count]."""
-    array = value if type(value) is np.ndarray else array_of(value)
+    array = value if type(value) is np.ndarray and value.dtype.kind != "V" else array_of(value)
     if array is None or (array.dtype.kind not in "biuf" and array.size):
         raise errors.ArgumentTypeError(f"{name} must be a real number in every row, got {short_repr(value)}")
     if array.shape not in ((count,), (count, 1)):
@@ -301,7 +301,9 @@ def array_of(value: Any) -> npt.NDArray[Any] | None:
     if type(value) is not np.ndarray and isinstance(value, np.ma.MaskedArray):
         return None
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
+        # The dtype of JAX's bfloat16 is none of numpy's own; float32 has all its values.
+        return array.astype(np.float32) if array.dtype.kind == "V" and array.dtype.name == "bfloat16" else array
     except (TypeError, ValueError, RuntimeError):
         calls = tensor_calls(value)
     try:

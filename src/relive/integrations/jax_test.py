@@ -178,6 +178,17 @@ def test_one_compilation_serves_all_batches() -> None:
     assert len(traced) == 1
 
 
+def test_priorities_of_bfloat16_are_taken() -> None:
+    buffer = relive.PrioritizedReplayBuffer(4, seed=0)
+    buffer.add(0.0, 0, 1.0, 1.0)
+    for priorities in (jnp.full(1, 3.0, jnp.bfloat16), np.asarray(jnp.full(1, 3.0, jnp.bfloat16))):
+        assert buffer.update_priorities([0], priorities) == 1
+        assert buffer.get_priorities([0]).tolist() == [3.0]
+        buffer.update_priorities([0], [1.0])
+    with pytest.raises(errors.SchemaError, match="^observation must be of a dtype of numpy's own, got bfloat16: cast"):
+        relive.RingReplayBuffer(4).add(jnp.zeros(2, jnp.bfloat16), 0, 1.0)
+
+
 def test_gradients_are_those_of_the_batch() -> None:
     batch = relive_jax.as_jax(transitions().sample(8))
 

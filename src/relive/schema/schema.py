@@ -72,9 +72,17 @@ def _dtype(dtype: Any) -> np.dtype[Any]:
         raise errors.ArgumentError(f"dtype must hold no Python objects, got {known}")
     if known.subdtype is not None:
         raise errors.ArgumentError(f"dtype must have no shape of its own, got {known}")
+    if _is_registered(known):
+        raise errors.ArgumentError(f"dtype must be one of numpy's own, which files hold, got {known}")
     if known.itemsize == 0:
         raise errors.ArgumentError(f"dtype must have a fixed length, got {known.str}")
     return known
+
+
+def _is_registered(dtype: np.dtype[Any]) -> bool:
+    """Return whether another library registered a dtype, or a part of it, such as the bfloat16 of JAX."""
+    parts = (dtype.base.fields or {}).values()
+    return dtype.base.isbuiltin == 2 or any(_is_registered(part[0]) for part in parts)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,4 +383,7 @@ def _example(path: str, value: object, num_leading: int) -> Field:
     array = casting.as_array(path, value)
     if array.ndim < num_leading:
         raise errors.SchemaError(f"{path} must have at least {num_leading} leading axes, got shape {array.shape}")
+    if _is_registered(array.dtype):
+        remedy = "cast it, as with .astype('float32')"
+        raise errors.SchemaError(f"{path} must be of a dtype of numpy's own, got {array.dtype}: {remedy}")
     return Field(array.shape[num_leading:], array.dtype)

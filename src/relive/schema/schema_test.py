@@ -1,4 +1,5 @@
 import copy
+import importlib
 import pickle
 import re
 from typing import Any
@@ -19,6 +20,8 @@ NESTED = relive.Schema(
     reward=Field((), np.float32),
     extras={"logp": Field((), np.float64), "hidden": {"h": Field(3, np.float16), "c": Field(3, np.float16)}},
 )
+RATIONAL = importlib.import_module("numpy._core._rational_tests").rational
+"""A dtype that is not numpy's own, as the bfloat16 of JAX, from numpy's own tests."""
 PATHS = (
     "observation/arm/angle", "observation/arm/touch", "observation/image", "action/left", "action/right", "reward",
     "extras/hidden/c", "extras/hidden/h", "extras/logp",
@@ -82,6 +85,11 @@ def test_a_dtype_has_a_fixed_size_and_no_references(subtests: pytest.Subtests) -
         (object, "dtype must hold no Python objects, got object"),
         ([("a", "i4"), ("b", [("c", object)])], "dtype must hold no Python objects, got [('a', '<i4'), "),
         (np.dtypes.StringDType(), "dtype must hold no Python objects, got StringDType()"),
+        (RATIONAL, "dtype must be one of numpy's own, which files hold, got rational"),
+        (
+            [("a", "i4"), ("b", [("c", RATIONAL, 2)])],
+            "dtype must be one of numpy's own, which files hold, got [('a', '",
+        ),
         (str, "dtype must have a fixed length, got <U0"),
         ("S", "dtype must have a fixed length, got |S0"),
         ([], "dtype must have a fixed length, got |V0"),
@@ -201,6 +209,12 @@ def test_a_reward_must_be_one_float() -> None:
         message = f"reward must be a Field of shape () and a float dtype, got {reward}"
         with pytest.raises(errors.ArgumentError, match=f"^{re.escape(message)}$"):
             relive.Schema(Field(1, "f4"), Field(1, "f4"), reward=reward)
+
+
+def test_an_example_of_a_dtype_that_files_cannot_hold_is_refused() -> None:
+    rule = "^observation/x must be of a dtype of numpy's own, got rational: cast it, as with .astype.'float32'.$"
+    with pytest.raises(errors.SchemaError, match=rule):
+        relive.RingReplayBuffer(3).add({"x": np.zeros(2, RATIONAL)}, 0, 1.0)
 
 
 def test_an_extra_named_like_an_argument_is_refused(subtests: pytest.Subtests) -> None:
