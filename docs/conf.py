@@ -204,13 +204,15 @@ def name_sources(app: Any, doctree: nodes.document) -> None:
                 signature["module"], signature["fullname"] = thing.__module__, name
 
 
+# Where a name may break: after a bracket, dot, underscore or equals sign, and before a capital in the middle.
+BREAKS = re.compile(r"([(._=]|[a-z](?=[A-Z]))(?=\w)")
+
+
 def break_names(app: Any, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
-    """Let long names in tables break after brackets, dots and underscores, so that no column is pushed off the page."""
+    """Let long names in tables break, so that no column is pushed off the page."""
 
     def broken(cell: re.Match[str]) -> str:
-        return re.sub(
-            r'(?<=<span class="pre">)[^<]{19,}', lambda name: re.sub(r"([(._=])(?=\w)", r"\1<wbr>", name[0]), cell[0]
-        )
+        return re.sub(r'(?<=<span class="pre">)[^<]{16,}', lambda name: BREAKS.sub(r"\1<wbr>", name[0]), cell[0])
 
     if "body" in context:
         context["body"] = re.sub(r"<td>.*?</td>", broken, context["body"], flags=re.DOTALL)
