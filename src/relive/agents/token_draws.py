@@ -17,6 +17,7 @@ import numpy.typing as npt
 from relive import errors
 from relive.agents import token_store
 from relive.common import arrays
+from relive.common import claims
 from relive.kernels import append
 from relive.persistence import registry
 from relive.persistence import state as state_lib
@@ -63,6 +64,7 @@ class TokenDraws:
     def __init__(self, sampler: sampler_lib.Sampler) -> None:
         self.sampler = sampler
         self._attach(_FEWEST)
+        claims.on_failure(sampler.detach)
 
     def _attach(self, capacity: int) -> None:
         self.anchors = _Anchors(capacity, capacity if self.sampler.is_tracking else 0)

@@ -1,6 +1,7 @@
 """A storage belongs to one buffer: two would overwrite each other's rows."""
 
 from collections.abc import Callable
+import functools
 import gc
 import importlib
 import pathlib
@@ -98,21 +99,38 @@ def test_a_call_that_fails_leaves_its_storage_free(tmp_path: pathlib.Path) -> No
     (tmp_path / "broken.relive").write_bytes(content.replace(b"rewards", b"rewardz")[:-3] + b"xyz")
     (segment,) = (tmp_path / "log").glob("segment-*.relive")
     segment.write_bytes(segment.read_bytes()[:-5])
-    calls: list[Callable[[], Any]] = [
+    calls: list[Callable[..., Any]] = [
         lambda: relive.RingReplayBuffer(6, storage=storage, sampler=taken),
-        lambda: relive.RingReplayBuffer.from_state(state, storage=storage),
         lambda: relive.RingReplayBuffer.load(tmp_path / "broken.relive", storage=storage),
-        lambda: relive.recover(tmp_path / "log", storage=storage),
+        functools.partial(relive.RingReplayBuffer.from_state, state, storage=storage),
+        functools.partial(relive.recover, tmp_path / "log", storage=storage),
     ]
-    held = []
+    held, sampler = [], relive.UniformSampler()
+    calls += [functools.partial(call, sampler=sampler) for call in calls[2:]]
     for call in calls:
         with pytest.raises(errors.ReplayError) as caught:
             call()
         held.append(caught)  # With the frames in which the buffer was made.
-    loaded = relive.load(tmp_path / "saved.relive", storage=storage)
+    loaded = relive.load(tmp_path / "saved.relive", storage=storage, sampler=sampler)
     assert len(loaded) == 3
     with pytest.raises(errors.CheckpointError, match="of its settings: storage must belong to one buffer alone"):
         relive.load(tmp_path / "saved.relive", storage=storage)
     loaded.load_state_dict(loaded.state_dict())
     with pytest.raises(errors.ArgumentError, match="got that of a RingReplayBuffer"):
         relive.RingReplayBuffer(6, storage=storage)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda **options: relive.RingReplayBuffer(6, SCHEMA, **options), relive.TokenReplayBuffer]
+)
+def test_a_sampler_is_free_after_a_load_that_failed(make: Callable[..., Any]) -> None:
+    size = {"max_tokens": 50} if make is relive.TokenReplayBuffer else {}
+    sampler, other = relive.PrioritizedSampler(), relive.PrioritizedSampler()
+    saved = make(**size, sampler=other)
+    state, broken = saved.state_dict(), {**saved.state_dict(), "sampler": {}}
+    held = []
+    for _ in range(2):
+        with pytest.raises(errors.CheckpointError, match="^sampler/[a-z]* is missing$") as caught:
+            type(saved).from_state(broken, sampler=sampler)
+        held.append(caught)
+    assert type(saved).from_state(state, sampler=sampler).sampler is sampler

@@ -122,6 +122,7 @@ class StoredSteps(recorded.Recorded, Generic[Batch]):
             if storage is not None:
                 self._store.begin(storage)
             sampler.attach(self._draws.anchors)  # Last, since it cannot be attached again.
+            claims.on_failure(sampler.detach)
 
     # Properties.
 

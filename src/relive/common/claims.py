@@ -1,7 +1,8 @@
 """Claims: an object that two owners would spoil for each other is used by one alone, as long as that owner is there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 import contextlib
+import functools
 import gc
 import threading
 from typing import Any
@@ -14,11 +15,11 @@ _OWNERS: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 
 
 class _Blocks(threading.local):
-    """The blocks of `kept_on_success` that a thread is in: how many, and the ids of what was claimed in them."""
+    """The blocks of `kept_on_success` that a thread is in: how many, and what gives up what was claimed in them."""
 
     def __init__(self) -> None:
         self.depth = 0
-        self.made: list[int] = []
+        self.made: list[Callable[[], object]] = []
 
 
 _BLOCKS = _Blocks()
@@ -38,7 +39,13 @@ def claim(name: str, claimed: object, owner: object) -> None:
         raise errors.ArgumentError(
             f"{name} must belong to one buffer alone, got that of a {type(other).__name__}: {remedy}"
         )
-    _BLOCKS.made.append(id(claimed))
+    on_failure(functools.partial(_OWNERS.pop, id(claimed), None))
+
+
+def on_failure(give_up: Callable[[], object]) -> None:
+    """Call a function if the block of `kept_on_success` that runs raises; it gives up something else that was taken."""
+    if _BLOCKS.depth:
+        _BLOCKS.made.append(give_up)
 
 
 @contextlib.contextmanager
@@ -50,7 +57,7 @@ def kept_on_success() -> Iterator[None]:
         yield
     except BaseException:
         while len(_BLOCKS.made) > before:
-            _OWNERS.pop(_BLOCKS.made.pop(), None)
+            _BLOCKS.made.pop()()
         raise
     finally:
         _BLOCKS.depth -= 1

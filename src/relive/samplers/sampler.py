@@ -111,8 +111,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             raise
 
     def detach(self) -> None:
-        """Leave the anchors, to be attached to others."""
-        del self.anchors
+        """Leave the anchors, if any, to be attached to others."""
+        vars(self).pop("anchors", None)
 
     @property
     def nbytes(self) -> int:
