@@ -194,7 +194,7 @@ class RaggedColumns(duplicates.CopiedWhole):
         return list(self._row_columns)
 
     def dtype(self, name: str) -> np.dtype[Any]:
-        """Return the dtype of a value of a field; of logprobs, what the first row decided."""
+        """Return the dtype of the values of a field."""
         return self._columns[name].dtype
 
     def extend(
