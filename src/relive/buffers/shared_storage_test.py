@@ -134,3 +134,11 @@ def test_a_sampler_is_free_after_a_load_that_failed(make: Callable[..., Any]) ->
             type(saved).from_state(broken, sampler=sampler)
         held.append(caught)
     assert type(saved).from_state(state, sampler=sampler).sampler is sampler
+
+
+def test_a_recovery_by_other_rules_takes_the_sampler_given(tmp_path: pathlib.Path) -> None:
+    made = relive.TokenReplayBuffer(max_tokens=50, groups=relive.Groups(2), sampler=relive.PrioritizedSampler())
+    with relive.Journal(tmp_path / "log") as journal:
+        made.attach(journal)
+    sampler = relive.PrioritizedSampler()
+    assert relive.recover(tmp_path / "log", groups=relive.Groups(3), sampler=sampler).sampler is sampler

@@ -42,10 +42,16 @@ def claim(name: str, claimed: object, owner: object) -> None:
     on_failure(functools.partial(_OWNERS.pop, id(claimed), None))
 
 
-def on_failure(give_up: Callable[[], object]) -> None:
+def on_failure(undo: Callable[[], object]) -> None:
     """Call a function if the block of `kept_on_success` that runs raises; it gives up something else that was taken."""
     if _BLOCKS.depth:
-        _BLOCKS.made.append(give_up)
+        _BLOCKS.made.append(undo)
+
+
+def give_up(before: int = 0) -> None:
+    """Give up what was claimed in the blocks of `kept_on_success` that run, but for the first `before` claims."""
+    while len(_BLOCKS.made) > before:
+        _BLOCKS.made.pop()()
 
 
 @contextlib.contextmanager
@@ -56,8 +62,7 @@ def kept_on_success() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        while len(_BLOCKS.made) > before:
-            _BLOCKS.made.pop()()
+        give_up(before)
         raise
     finally:
         _BLOCKS.depth -= 1

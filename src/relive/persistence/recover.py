@@ -176,7 +176,9 @@ def played_back(
     known = buffer._encoded_settings()
     others = [name for name in instead.keys() & kind._RULES if known[name] != settings.encoded(instead[name], name)]
     if others:  # The records were made by the rules of the journal, and what comes now is not.
-        buffer, journal_id = kind._loaded(buffer._full_state(**options), instead, **options), ""
+        state, journal_id = buffer._full_state(**options), ""
+        claims.give_up()  # By this buffer, for the one of which that is the state.
+        buffer = kind._loaded(state, instead, **options)
     repair.cut_tail(journal)
     buffer._recovered(journal_id, num_records, replay)
     if num_records > skipped:
