@@ -233,6 +233,6 @@ async def test_what_is_no_shard_or_function_is_refused_before_a_call() -> None:
     client = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9)).replay()
     for shard in (True, np.zeros(3), "1"):
         with pytest.raises(errors.ArgumentTypeError, match=r"^shard must be an integer of at least 0, got "):
-            await client.drain(shard)
+            await client.drain(shard)  # type: ignore[arg-type]
     with pytest.raises(errors.ArgumentTypeError, match=r"^function must be a function, got 'len'$"):
-        await client.apply("len")
+        await client.apply("len")  # type: ignore[arg-type]
