@@ -100,7 +100,8 @@ class Delivering(queued.Queued, Generic[E]):
                 the next episodes in order; those that it refuses are dropped as "rejected" at once, even if the call is
                 then cancelled. It is called once for each episode, except that accepted ones that could not be
                 delivered yet are checked again by the next call. Its exceptions propagate, and that episode stays in
-                the queue. It must not call the buffer. None to accept all.
+                the queue. It must not call the buffer, whose `clear` and `load_state_dict` raise meanwhile. None to
+                accept all.
 
         Raises:
             ArgumentError: An argument is invalid, `count` is more than can be stored, max_lag is given before

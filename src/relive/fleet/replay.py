@@ -412,8 +412,10 @@ class Replay(consumption.Consumption, Generic[Batch]):
         its files are deleted. `stats().coordinator.left` says how many steps are missing.
 
         Raises:
+            ArgumentTypeError: It is not an integer.
             ArgumentError: It is not one of the active shards, or the last of them.
         """
+        shard = validation.non_negative_int("shard", shard)
         self._shards.learn(await self._transport.coordinator("drain", shard))
 
     async def clear(self) -> None:
@@ -456,9 +458,11 @@ class Replay(consumption.Consumption, Generic[Batch]):
             arguments: Further arguments of the function.
 
         Raises:
+            ArgumentTypeError: `function` cannot be called.
             ShardLostError: A shard is lost, or was lost while the function ran; it may have run in others.
             Exception: Any exception of the function.
         """
+        validation.require_function("function", function)
         shards = self._shards.members.shards
         calls = [self._transport.call(shard, "apply", function, *arguments, seconds=None) for shard in shards]
         return list(await asyncio.gather(*calls))

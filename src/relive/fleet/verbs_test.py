@@ -225,3 +225,14 @@ async def test_calls_that_the_buffers_lack_are_refused() -> None:
             await client.sample_keys(3)
     with pytest.raises(errors.ArgumentError, match="eligible_keys needs buffers of columns or tokens, got Episode"):
         await agents.eligible_keys()
+
+
+@local_test.virtual
+async def test_what_is_no_shard_or_function_is_refused_before_a_call() -> None:
+    """An array cannot be compared, and True would be shard 1."""
+    client = local_test.LocalFleet(lambda: relive.RingReplayBuffer(9)).replay()
+    for shard in (True, np.zeros(3), "1"):
+        with pytest.raises(errors.ArgumentTypeError, match=r"^shard must be an integer of at least 0, got "):
+            await client.drain(shard)  # type: ignore[arg-type]
+    with pytest.raises(errors.ArgumentTypeError, match=r"^function must be a function, got 'len'$"):
+        await client.apply("len")  # type: ignore[arg-type]
