@@ -22,6 +22,7 @@ from relive.persistence import codec
 from relive.persistence import dtypes
 from relive.persistence import journal as journal_lib
 from relive.persistence import settings
+from relive.samplers import prioritized
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import steps as steps_lib
@@ -167,7 +168,7 @@ class Replay:
 
     def _set_priorities(self, payload: bytes, count: int) -> None:
         """Set priorities [count]; all their rows were stored when they were written."""
-        sampler = self._buffer._prioritized_sampler("a journal of priorities")
+        sampler = prioritized.required(self._buffer.sampler, "a journal of priorities")
         keys = np.frombuffer(payload, "<i8", count).astype(np.int64)
         priorities = validation.non_negative_floats("priority", np.frombuffer(payload, "<f8", offset=8 * count), count)
         slots, alive = self._store.lookup(keys)

@@ -138,7 +138,7 @@ def relabel(
     if len(candidates) < count:
         remedy = "lower share" if open_episodes else "lower share, wait for episodes to end, or set open_episodes=True"
         raise errors.NotReadyError(f"relabel has goals for {len(candidates)} rows and needs {count}: {remedy}")
-    answer = batch.map(np.copy)
+    answer = batch.map(np.array)
     answer.keys = batch.keys.copy()
     if not count:
         return answer
@@ -232,11 +232,9 @@ def _achieved(
     """Return what the observations right after rows [k], and after others [j], achieved, by path in the goal."""
     both, count = np.concatenate([rows, others]), len(rows)
     links = store.following.take(both)
-    is_behind = links < 0
-    columns = store.storage.read(np.where(is_behind, both, links), paths.values())
-    finals = store.final_observations(store.episodes_of(both[is_behind]))
-    for path, column in columns.items():
-        column[is_behind] = finals[path]
+    (behind,) = (links < 0).nonzero()
+    columns = store.reader.read(np.where(links < 0, both, links), paths.values())
+    store.write_final(columns, behind, both.take(behind))
     first, second = (
         {goal_path: columns[path][part] for goal_path, path in paths.items()}
         for part in (slice(count), slice(count, None))

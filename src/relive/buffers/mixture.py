@@ -143,7 +143,7 @@ class MixtureSampler(Generic[Batch]):
             buffer._require_given_out(keys[sources == source] // len(self._buffers))
         prioritized = [(source, buffer) for source, buffer in enumerate(self._buffers) if buffer.has_priorities]
         for source, buffer in prioritized:
-            sampler = buffer._prioritized_sampler("update_priorities")
+            sampler = prioritized_lib.required(buffer.sampler, "update_priorities")
             sampler._check_priorities(np.where(sources == source, priorities, 0.0))
         # Those with a journal last, whose record is then written before any buffer has changed.
         prioritized.sort(key=lambda each: each[1]._journal is not None)

@@ -90,7 +90,7 @@ class PrioritizedReplayBuffer(ring.RingReplayBuffer):
     @property
     def sampler(self) -> prioritized.PrioritizedSampler:
         """The sampler, whose `alpha` may be set at any time; `sample` takes another `beta`."""
-        return self._prioritized_sampler("sampler")
+        return prioritized.required(self._draws.sampler, "sampler")
 
     def _known_settings(self) -> dict[str, Any]:
         return super()._known_settings() | self.sampler._known_settings()

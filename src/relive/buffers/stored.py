@@ -255,7 +255,7 @@ class StoredSteps(recorded.Recorded, Generic[Batch]):
             UnknownKeyError: No step of one of the keys is stored.
             ArgumentError: The buffer has no priorities.
         """
-        sampler = self._prioritized_sampler("get_priorities")
+        sampler = prioritized.required(self._draws.sampler, "get_priorities")
         return sampler.priorities(self._stored_slots(keys))
 
     def set_eligible(self, keys: Any, eligible: bool) -> int:
@@ -277,9 +277,6 @@ class StoredSteps(recorded.Recorded, Generic[Batch]):
         self._position = None
         self._draws.stale_keys += len(keys) - len(slots)
         return len(slots)
-
-    def _prioritized_sampler(self, call: str) -> prioritized.PrioritizedSampler:
-        return prioritized.required(self._draws.sampler, call)
 
     def eligible_keys(self) -> arrays.Keys:
         """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""

@@ -58,7 +58,7 @@ def follow(rows: append.Rows, slots: arrays.Ints, most: int) -> Run:
         stride = (following.item(slots.item(0)) - slots.item(0)) % capacity
         if 0 < stride * most < capacity:
             chain = slots + np.arange(0, most * stride, stride)[:, np.newaxis]
-            if chain[-1].max() >= capacity:
+            if chain[-1].item(chain[-1].argmax()) >= capacity:
                 chain[chain >= capacity] -= capacity
             links = following.take(chain[:-1])
             np.equal(links, chain[1:], out=goes_on[:-1])
@@ -141,8 +141,7 @@ def discounted_sums(rewards: arrays.Array, span: arrays.Ints, powers: arrays.Flo
     # Laid out by step, numpy adds whole rows to each other: `relive bench --workload n-step`. The numbers of one column
     # alone it adds up in another order; there shall be two.
     columns = rewards if len(span) > 1 else np.broadcast_to(rewards, (count, 2 * len(span)))
-    terms = columns.astype(np.float64, order="C")
-    terms *= powers[:count, np.newaxis]
+    terms = np.multiply(columns, powers[:count, np.newaxis], dtype=np.float64, order="C")
     np.copyto(terms, 0.0, where=np.arange(count)[:, np.newaxis] >= span)
     terms[0] += 0.0  # Of -0.0 alone it makes 0.0, as every sum that begins with 0.0 does.
     sums: arrays.Array = np.add.reduce(terms, axis=0)[: len(span)]

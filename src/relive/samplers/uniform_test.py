@@ -47,6 +47,11 @@ def test_draws_are_uniform_however_few_are_eligible(num_eligible: int, steps: in
     assert buffer.sample(3).probabilities.tolist() == [1 / num_eligible] * 3
 
 
+def test_a_batch_larger_than_what_is_tried_at_once_is_full() -> None:
+    keys = ring(3, 3, [1]).sample_keys(200_000)
+    assert (len(keys), np.unique(keys).tolist()) == (200_000, [0, 2])
+
+
 def test_draws_of_one_batch_are_independent() -> None:
     """Of three rows of which two are eligible, every pair is drawn alike."""
     buffer = ring(3, 3, [1])

@@ -65,9 +65,9 @@ class FinalObservations(arrays.Derived):
         return {path: column.take(episodes, axis=0) for path, column in self.columns.items()}
 
     def put(self, columns: Mapping[str, arrays.Array], where: Any, episodes: arrays.Ints) -> None:
-        """Write those of the episodes [k] into columns, at `where`."""
-        for path, column in self.columns.items():
-            columns[path][where] = column.take(episodes, axis=0)
+        """Write those of the episodes [k] into columns of some of the fields, at `where`."""
+        for path, column in columns.items():
+            column[where] = self.columns[path].take(episodes, axis=0)
 
     def blank(self, episode: int) -> None:
         """Set that of an episode to zeros."""

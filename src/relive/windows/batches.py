@@ -105,7 +105,9 @@ class Batch(Generic[A]):
         Raises:
             ArgumentTypeError: The batch does not hold tensors.
         """
-        return self._with_each("to", device, non_blocking=non_blocking)
+        self._require_tensors("to")
+        moved: Self = self.map(operator.methodcaller("to", device, non_blocking=non_blocking))  # type: ignore[assignment]
+        return moved
 
     def pin_memory(self) -> Self:
         """Return this batch of tensors in pinned memory, from which a device can copy asynchronously.
@@ -132,12 +134,6 @@ class Batch(Generic[A]):
 
         pinned: Self = self.map(packed)  # type: ignore[assignment]
         return pinned
-
-    def _with_each(self, call: str, *arguments: Any, **options: Any) -> Self:
-        """Return the batch with a method of torch tensors called on each array."""
-        self._require_tensors(call)
-        called: Self = self.map(operator.methodcaller(call, *arguments, **options))  # type: ignore[assignment]
-        return called
 
     def _require_tensors(self, call: str) -> None:
         if not hasattr(self._first, call):

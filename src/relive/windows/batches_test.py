@@ -222,6 +222,7 @@ def test_actions_of_samples_may_have_names_too() -> None:
     assert batch.action["aim"].tolist() == [[0.5, 1.0]] * 2
 
 
-def test_arrays_of_a_subclass_are_converted() -> None:
+def test_arrays_of_a_subclass_are_converted_by_path() -> None:
     array = np.ones(3).view(np.recarray)
-    assert batches.converted({"a": array}, lambda root, name, leaf: (root + name, leaf.sum())) == {"a": ("a", 3.0)}
+    named = batches.converted({"a": {"b": (array,)}}, lambda root, name, leaf: (root + name, leaf.sum()))
+    assert named == {"a": {"b": (("a/b/0", 3.0),)}}
