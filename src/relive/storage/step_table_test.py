@@ -14,13 +14,13 @@ def test_keys_are_looked_up_among_those_that_are_stored() -> None:
             slots, alive = table.lookup(np.array(keys, np.int64))
             assert slots.tolist() == [stored[key] for key in keys if key in stored]
             assert np.array(keys)[alive].tolist() == [key for key in keys if key in stored]
-        append.append(table.views, [0], [0], 1)
+        append.append(table.views, [0], bytes(1), 1)
 
 
 def test_rows_that_are_gone_are_counted_as_evicted_or_cleared() -> None:
     table = step_table.StepTable(5, 1)
     for _ in range(7):
-        append.append(table.views, [0], [0], 1)
+        append.append(table.views, [0], bytes(1), 1)
     table.clear()
     assert (table.num_evicted, table.oldest_key, len(table)) == (2, 7, 0)
     table.set_num_evicted(6)
