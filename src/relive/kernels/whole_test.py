@@ -47,7 +47,7 @@ def test_episodes_at_once_are_episodes_row_by_row(rule: Any, is_tracking: bool) 
             stream, known = int(rng.integers(2)), int(rng.integers(2))
             for store in (flat, twin):
                 for _ in range(int(known)):
-                    append.append(store.views, [stream], [0], known)
+                    append.append(store.views, [stream], bytes(1), known)
             lengths = rng.integers(1, 4, rng.integers(1, 4))[: capacity // 4]
             ends = rng.integers(1, 3, len(lengths)).astype(np.uint8)
             knows = rng.random(len(lengths)) < 0.5
@@ -57,7 +57,7 @@ def test_episodes_at_once_are_episodes_row_by_row(rule: Any, is_tracking: bool) 
             for length, end, knows_last in zip(lengths.tolist(), ends.tolist(), knows.tolist(), strict=True):
                 for i in range(length):
                     is_last = i == length - 1
-                    append.append(twin.views, [stream], [event | (is_last and end)], int(knows_last or not is_last))
+                    append.append(twin.views, [stream], bytes([event | (is_last and end)]), int(knows_last or not is_last))
                     event = 0
         assert facts(flat) == facts(twin)
         flat.check()
