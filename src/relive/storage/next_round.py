@@ -59,7 +59,7 @@ def never(streams: arrays.Ints, events: bytes, rows: encoding.Row, next_rows: en
 @functools.lru_cache(maxsize=64)
 def _ended(num_ends: int) -> Written:
     """Return what was found out about steps of which some end their episodes."""
-    return Written(0, num_ends, (), ()) if num_ends else CONTINUED
+    return Written(0, num_ends, (), ())
 
 
 def _places(content: bytes, mark: bytes, size: int) -> Places:
