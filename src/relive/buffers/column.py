@@ -119,8 +119,8 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
             return self._insert("add", encoding.steps(encoder, (number,), bytes([event]), given))
         row, next_row = encoder.row(observation, action, reward, next_observation, extras)
         is_alone = self._is_alone()
-        if is_alone and store.append_next(number, row, next_row):
-            return store.next_key - 1
+        if is_alone and (key := store.append_next(number, row, next_row)) >= 0:
+            return key
         steps = encoding.Steps(encoder, (number,), b"\0", row, next_row, False)
         if not is_alone:
             return self._insert("add", steps)

@@ -19,7 +19,8 @@ Slots: TypeAlias = npt.NDArray[np.int64]
 def any_set(flags: Bools | memoryview) -> bool:
     """Return whether one of a few flags is True; several times faster than `any` of numpy."""
     # In a bool array viewed from other numbers, every nonzero byte is True.
-    return bool(flags.tobytes().strip(b"\x00"))
+    content = flags.tobytes()
+    return content != bytes(len(content))
 
 
 def all_set(flags: Bools) -> bool:

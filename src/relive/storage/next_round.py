@@ -59,7 +59,7 @@ def never(streams: arrays.Ints, events: bytes, rows: encoding.Row, next_rows: en
 @functools.lru_cache(maxsize=64)
 def _ended(num_ends: int) -> Written:
     """Return what was found out about steps of which some end their episodes."""
-    return Written(0, num_ends, (), ()) if num_ends else CONTINUED
+    return Written(0, num_ends, (), ())
 
 
 def _places(content: bytes, mark: bytes, size: int) -> Places:
@@ -124,10 +124,10 @@ def appender(
         """Find out the above for a round; return False if a row before it is not there, or not complete."""
         nonlocal state, slots, newest, slots_view, newest_view, both_links
         nonlocal links_before, before, announced, begins, of, first, finals, next_key
-        count, where = len(streams), slice(None) if streams is everyone else streams
-        links_before, before, next_key = last[where].copy(), -1, -1
+        count, is_whole, before, next_key = len(streams), streams is everyone, -1, -1
+        links_before, known = (last.copy(), knows) if is_whole else (last.take(streams), knows.take(streams))
         (ended,) = (links_before < 0).nonzero()
-        if np.count_nonzero(knows[where]) != count - len(ended) or append.GONE in links_before[ended]:
+        if np.count_nonzero(known) != count - len(ended) or (len(ended) and append.GONE in links_before[ended]):
             return False
         begins = ended.tolist() if len(ended) <= few else ended
         state = np.empty(3 * count, np.int64)
@@ -137,8 +137,9 @@ def appender(
         newest[:] = places.take(links_before, mode="clip") + 1
         halves[count:] = -1
         links_before[ended] = ended + slot  # Their own links, which are written last.
-        of = current if streams is everyone else current[streams]
-        first = of.item(0) if np.array_equal(of, everyone + of[0]) else -1
+        of, first = current if is_whole else current.take(streams), -1
+        if is_whole and np.array_equal(of, everyone + of[0]):
+            first = of.item(0)
         announced, finals = {}, []
         for field, records, _, _ in behind:
             announced[field] = records[of].tobytes()

@@ -13,13 +13,13 @@ from relive.schema import encoding
 
 Fields: TypeAlias = Sequence[tuple[int, arrays.Array]]
 """The numbers of fields, and their columns as records."""
-Appender: TypeAlias = Callable[[int, encoding.Row, encoding.Row | None], bool]
-"""Appends the row of a stream, given the observation after it; returns False, without a trace, for another step."""
+Appender: TypeAlias = Callable[[int, encoding.Row, encoding.Row | None], int]
+"""Appends the row of a stream, given the observation after it; returns its key, or -1, without a trace, for another."""
 
 
-def never(stream: int, row: encoding.Row, next_row: encoding.Row | None) -> bool:
+def never(stream: int, row: encoding.Row, next_row: encoding.Row | None) -> int:
     """Append nothing, where no step can go the short way."""
-    return False
+    return -1
 
 
 def appender(
@@ -43,24 +43,26 @@ def appender(
     newest_key, newest_stream = -1, -1
     announced: encoding.Row = ()
 
-    def append_next(stream: int, row: encoding.Row, next_row: encoding.Row | None) -> bool:
+    def append_next(stream: int, row: encoding.Row, next_row: encoding.Row | None) -> int:
         nonlocal newest_key, newest_stream, announced
         before = last[stream]
         if before < 0:
-            return False
-        key, episode = num[next_key], current[stream]
-        if key == newest_key and stream == newest_stream:
+            return -1
+        key: int = num[next_key]
+        episode = current[stream]
+        is_behind_newest = key == newest_key and stream == newest_stream
+        if is_behind_newest:
             for field, _ in behind:
                 if announced[field] != row[field]:
-                    return False
+                    return -1
         elif knows[stream]:
             for field, record in behind:
                 if record[episode].tobytes() != row[field]:
-                    return False
+                    return -1
         slot = key % capacity
         is_full = num[num_rows] == capacity
         if is_full and following[slot] < 0:
-            return False
+            return -1
         if records is None:
             write(slot, 1, row)
         else:
@@ -75,14 +77,14 @@ def appender(
         num[next_key] = newest_key = key + 1
         following[before], following[slot] = slot, -1
         places[slot] = place = places[before] + 1
-        flags[slot], last[stream] = 0, slot
+        last[stream] = slot
         if width:
             recent[stream, (place & step) % width] = key
-        if not flags[before] & complete:
+        if not (is_behind_newest or flags[before] & complete):
             append.complete(flags, places, recent, episodes, changed, num, before)
         if next_row is None:
-            knows[stream], newest_key = 0, -1
-            return True
+            flags[slot], knows[stream], newest_key = 0, 0, -1
+            return key
         knows[stream], newest_stream, announced = 1, stream, next_row
         for field, record in behind:
             record[episode] = next_row[field]
@@ -92,7 +94,8 @@ def appender(
             if room:
                 append.note(changed, num, slot)
         else:
+            flags[slot] = 0
             append.complete(flags, places, recent, episodes, changed, num, slot)
-        return True
+        return key
 
     return append_next

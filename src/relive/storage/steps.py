@@ -99,8 +99,8 @@ class StepStore(step_table.StepTable):
         encoder: Encodes rows as bytes; None until the schema is known.
         access: Writes rows, and reads them, whatever storage they are in; from then on.
         reader: Reads them for windows; from then on.
-        append_next: Appends a step that goes on in its stream, and returns False, without a trace, for any other;
-            cannot fail.
+        append_next: Appends a step that goes on in its stream, and returns its key; or -1, without a trace, for any
+            other. Cannot fail.
         append_next_round: Appends a step of each of several streams, and returns None, without a trace, where that is
             not simple.
     """
@@ -232,10 +232,10 @@ class StepStore(step_table.StepTable):
         if encoder is self.encoder:
             if len(streams) == 1 and journal is None and not events[0]:
                 if tell is None and not self.access.can_fail:
-                    is_next = self.append_next(streams[0], rows, next_rows)
+                    key = self.append_next(streams[0], rows, next_rows)
                 else:
-                    is_next = self._append_next_or_restore(streams[0], rows, next_rows, tell)
-                if is_next:
+                    key = self._append_next_or_restore(streams[0], rows, next_rows, tell)
+                if key >= 0:
                     return next_round.CONTINUED
             elif isinstance(streams, np.ndarray) and not (is_run or journal or tell):
                 written = self.append_next_round(streams, events, rows, next_rows)
@@ -378,8 +378,8 @@ class StepStore(step_table.StepTable):
 
     def _append_next_or_restore(
         self, stream: int, row: encoding.Row, next_row: encoding.Row | None, tell: Tell | None
-    ) -> bool:
-        """Append a step that goes on where something may fail, and return whether it did: all is then as it was."""
+    ) -> int:
+        """Do what `append_next` does where something may fail: all is then as it was."""
         flags, following, places, _, _, current, last, knows, _, _, _, num = self.views
         slot, episode, is_full = (
             num[append.NEXT_KEY] % self.capacity,
@@ -390,8 +390,8 @@ class StepStore(step_table.StepTable):
         recent, old_row = self.recent[stream].copy(), self.access.read(np.array([slot])) if is_full else {}
         finals = [(records, records[episode].tobytes()) for _, records in self.finals.records]
         try:
-            is_next = self._append_next(stream, row, next_row)
-            if is_next and tell is not None:
+            key = self._append_next(stream, row, next_row)
+            if key >= 0 and tell is not None:
                 tell()
         except BaseException:
             self.num[:], flags[slot], places[slot], following[slot], last[stream], knows[stream] = kept
@@ -402,7 +402,7 @@ class StepStore(step_table.StepTable):
             if old_row:
                 self.storage.write(np.array([slot]), old_row)
             raise
-        return is_next
+        return key
 
     def make_room(self, count: int) -> None:
         """Make room for `count` more episodes, if there is less."""

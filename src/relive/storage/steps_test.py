@@ -64,7 +64,7 @@ def taken(
 
     def derived() -> None:
         derive()
-        store.append_next = counted(store.append_next, False, may_be_short, short_ones)
+        store.append_next = counted(store.append_next, -1, may_be_short, short_ones)
         store.append_next_round = counted(store.append_next_round, None, may_be_short, short_ones)
 
     with mock.patch.object(store, "_derive", derived):

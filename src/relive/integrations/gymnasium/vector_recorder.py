@@ -155,9 +155,9 @@ class VectorRecorder(vector.VectorWrapper):
                 trees.rows(extras, streams),
             )
         if streams is None or len(streams):
-            rows = np.arange(len(is_step)) if streams is None else streams
             found = {
-                extra: _info_column(infos, extra, key, rows, is_first) for extra, key in self._recording.infos.items()
+                extra: _info_column(infos, extra, key, is_step.nonzero()[0], is_first)
+                for extra, key in self._recording.infos.items()
             }
             self._recording.write(self.buffer.extend, *step, **flags, streams=streams, **extras, **found)
         self._observations, self._is_running = shown, goes_on
@@ -203,15 +203,13 @@ class VectorRecorder(vector.VectorWrapper):
         if not arrays.any_set(has_ended):
             return finals
         rows: list[int] = has_ended.nonzero()[0].tolist()
-        given = zip(rows, *(_values(infos, name, rows) for name in recording.FINALS), strict=True)
-        for row, *values in given:
-            said = f"env must reset by {self._mode.name}, but environment {row}"
-            if not is_step[row]:
-                raise errors.ArgumentError(f"{said} goes on in the step after an end")
-            of_row: dict[str, Any] = dict(zip(recording.FINALS, values, strict=True))
-            name, final = recording.final_observation(of_row.get)
-            if (final is not None) is not has_finals:
-                raise errors.ArgumentError(f"{said} gives {'no' if final is None else 'a'} {name!r}")
+        values = [_values(infos, name, rows) for name in recording.FINALS]
+        for row, *of_row in zip(rows, *values, strict=True):
+            name, final = recording.final_observation(dict(zip(recording.FINALS, of_row, strict=True)).get)
+            if not is_step[row] or (final is not None) is not has_finals:
+                gives = f"gives {'no' if final is None else 'a'} {name!r}"
+                why = gives if is_step[row] else "goes on in the step after an end"
+                raise errors.ArgumentError(f"env must reset by {self._mode.name}, but environment {row} {why}")
             finals[row] = final
         return finals
 
