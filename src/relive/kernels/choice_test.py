@@ -104,7 +104,8 @@ def test_builds_that_cannot_run_compiled_kernels_refuse_them(
 def test_it_says_that_numba_compiles_where_nothing_is_cached(is_cached: bool, caplog: pytest.LogCaptureFixture) -> None:
     from relive.kernels import compiled
 
-    stand_in: Any = mock.Mock(stats=types.SimpleNamespace(cache_hits={"one": 1} if is_cached else {}))
+    stats = types.SimpleNamespace(cache_hits={"one": 1} if is_cached else {})
+    stand_in: Any = mock.Mock(side_effect=compiled.settle, stats=stats)  # What comes after it needs what it writes.
     with mock.patch.object(compiled, "settle", stand_in):
         compiled.compile_all()
     assert [record.message.split(":")[0] for record in caplog.records] == (

@@ -7,14 +7,15 @@ import pytest
 
 from relive.kernels import append
 from relive.kernels import whole
+from relive.storage import step_table
 from relive.storage import steps
 
 RULES = {
-    "transitions": (0, 0, 1, 0),
-    "frame stacks": (2, 0, 1, 0),
-    "sequences": (0, 2, 1, 0),
-    "every second one": (0, 1, 2, 0),
-    "padded": (0, 2, 1, 1),
+    "transitions": step_table.Rule(0, 0, 1, 0),
+    "frame stacks": step_table.Rule(2, 0, 1, 0),
+    "sequences": step_table.Rule(0, 2, 1, 0),
+    "every second one": step_table.Rule(0, 1, 2, 0),
+    "padded": step_table.Rule(0, 2, 1, 1),
 }
 
 
@@ -36,7 +37,7 @@ def facts(store: steps.StepStore) -> Any:
 
 @pytest.mark.parametrize("is_tracking", [False, True])
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
-def test_episodes_at_once_are_episodes_row_by_row(rule: Any, is_tracking: bool) -> None:
+def test_episodes_at_once_are_episodes_row_by_row(rule: step_table.Rule, is_tracking: bool) -> None:
     rng = np.random.default_rng(0)
     for _ in range(40):
         capacity = int(rng.integers(8, 20))
