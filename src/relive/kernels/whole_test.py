@@ -58,7 +58,9 @@ def test_episodes_at_once_are_episodes_row_by_row(rule: step_table.Rule, is_trac
             for length, end, knows_last in zip(lengths.tolist(), ends.tolist(), knows.tolist(), strict=True):
                 for i in range(length):
                     is_last = i == length - 1
-                    append.append(twin.views, [stream], bytes([event | (is_last and end)]), int(knows_last or not is_last))
+                    append.append(
+                        twin.views, [stream], bytes([event | (is_last and end)]), int(knows_last or not is_last)
+                    )
                     event = 0
         assert facts(flat) == facts(twin)
         flat.check()

@@ -76,6 +76,15 @@ def _places(content: bytes, mark: bytes, size: int) -> Places:
     return found
 
 
+def _increments(num_streams: int) -> arrays.Ints:
+    """Return by what the state of a round of all streams grows from one to the next [3 S]: slots, places and links."""
+    grown = np.empty(3 * num_streams, np.int64)
+    grown[:num_streams], grown[num_streams : 2 * num_streams] = num_streams, 1
+    halves = grown[2 * num_streams :].view(np.int32)
+    halves[:num_streams], halves[num_streams:] = num_streams, 0
+    return grown
+
+
 def appender(
     rows: append.Rows,
     views: append.Rows,
@@ -106,8 +115,7 @@ def appender(
     # and the links of its own rows. All change by the same from one round to the next.
     state = slots = newest = _NOWHERE
     slots_view, newest_view, both_links = slots.data, newest.data, no_links
-    steady = np.array([num_streams] * num_streams + [0] * num_streams, np.int32).view(np.int64)
-    increments = np.concatenate([np.full(num_streams, num_streams), np.ones(num_streams, np.int64), steady])
+    increments = _NOWHERE
     # Of the rows that it is behind: where their links are, and if that is a slice, its start; what was observed after
     # them, by field; the places in the round at which no episode is open; the numbers of their episodes, and the first
     # of those if the others are the ones after it, else -1.
@@ -122,7 +130,7 @@ def appender(
 
     def find_out(streams: arrays.Ints, slot: int) -> bool:
         """Find out the above for a round; return False if a row before it is not there, or not complete."""
-        nonlocal state, slots, newest, slots_view, newest_view, both_links
+        nonlocal state, increments, slots, newest, slots_view, newest_view, both_links
         nonlocal links_before, before, announced, begins, of, first, finals, next_key
         count, is_whole, before, next_key = len(streams), streams is everyone, -1, -1
         links_before, known = (last.copy(), knows) if is_whole else (last.take(streams), knows.take(streams))
@@ -136,6 +144,8 @@ def appender(
         slots[:] = halves[:count] = np.arange(slot, slot + count)
         newest[:] = places.take(links_before, mode="clip") + 1
         halves[count:] = -1
+        if is_whole and not len(increments):
+            increments = _increments(num_streams)
         links_before[ended] = ended + slot  # Their own links, which are written last.
         of, first = current if is_whole else current.take(streams), -1
         if is_whole and np.array_equal(of, everyone + of[0]):
