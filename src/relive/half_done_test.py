@@ -21,7 +21,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import allocations
 from relive.testing import zoo
 
@@ -164,11 +164,11 @@ class RaisingHooks(zoo.AmongNewest):
 
     fails_at = count = 0
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         self._call()
         super()._added(slots)
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         self._call()
         super()._removed(slots)
 
@@ -286,7 +286,7 @@ class FailingStorage(zoo.OwnStorage):
     fails_at = count = 0
     can_be_read = True
 
-    def read(self, slots: Any, fields: Any = None) -> dict[str, arrays.Array]:
+    def read(self, slots: Any, fields: Any = None) -> dict[str, arrays_lib.Array]:
         if not self.can_be_read:
             raise FailingError
         return super().read(slots, fields)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.common import words
 from relive.windows import returns as returns_lib
@@ -26,7 +26,7 @@ Normalization: TypeAlias = Literal["mean", "mean_std", "leave_one_out"]
 Baseline: TypeAlias = Literal["episode", "turn"]
 
 
-def returns_to_go(rows: Iterable[npt.ArrayLike], gamma: float) -> list[arrays.Floats]:
+def returns_to_go(rows: Iterable[npt.ArrayLike], gamma: float) -> list[arrays_lib.Floats]:
     """Return the discounted return from each turn of each episode on: G_t = r_t + gamma * G_(t+1).
 
     Added up from the last turn to the first, each product and each sum rounded to float64 (Sutton and Barto 2018,
@@ -65,7 +65,7 @@ def group_advantages(
     epsilon: float = 0.0,
     episode_ids: Iterable[Hashable] | None = None,
     by: Literal["episode"] = "episode",
-) -> arrays.Floats: ...
+) -> arrays_lib.Floats: ...
 
 
 @overload
@@ -77,7 +77,7 @@ def group_advantages(
     epsilon: float = 0.0,
     episode_ids: Iterable[Hashable] | None = None,
     by: Literal["turn"],
-) -> list[arrays.Floats]: ...
+) -> list[arrays_lib.Floats]: ...
 
 
 def group_advantages(
@@ -88,7 +88,7 @@ def group_advantages(
     epsilon: float = 0.0,
     episode_ids: Iterable[Hashable] | None = None,
     by: Baseline = "episode",
-) -> arrays.Floats | list[arrays.Floats]:
+) -> arrays_lib.Floats | list[arrays_lib.Floats]:
     """Return the advantage of each sequence, or of each of its turns, over the baseline of its group.
 
     Groups may have any size and order. Where a group gives no information, because it has one member or all its returns
@@ -162,7 +162,7 @@ def truncated_importance_weights(
     *,
     limit: float,
     mask: npt.ArrayLike | None = None,
-) -> arrays.Floats:
+) -> arrays_lib.Floats:
     """Return min(exp(logprobs - behaviour_logprobs), limit) for each token, and 0 outside of the mask.
 
     The weights correct a gradient for tokens that another policy generated; the limit bounds their variance (truncated
@@ -223,7 +223,7 @@ def _relative(values: Mapping[Any, float], normalize: Normalization, epsilon: fl
     return dict(zip(values, differences, strict=True))
 
 
-def _floats(name: str, value: Any) -> arrays.Floats:
+def _floats(name: str, value: Any) -> arrays_lib.Floats:
     """Return real numbers as an array of floats [...]."""
     try:
         array = np.asarray(value)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relive.agents import tokens
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import copies
 from relive.episodes import episode as episode_lib
 from relive.episodes import metadata as metadata_lib
@@ -63,7 +63,7 @@ class EpisodeFacts:
         return {name: getattr(self, name) for name in NAMES}
 
     @property
-    def keys(self) -> arrays.Keys:
+    def keys(self) -> arrays_lib.Keys:
         """The keys of its sequences: one if it is exact, else more."""
         return self.first_key + np.arange(len(self.mismatches)) * self.key_step
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.agents import tokens as tokens_lib
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import copies
 from relive.common import validation
 from relive.episodes import episode as episode_lib
@@ -68,7 +68,7 @@ class TokenBatch(batches.Batch[batches.A]):
     rewards: batches.A
     steps: batches.A
     lengths: batches.A
-    keys: arrays.Keys
+    keys: arrays_lib.Keys
     prefix_ids: batches.A
     prefix_lengths: batches.A
     probabilities: batches.A
@@ -93,7 +93,7 @@ class TokenBatch(batches.Batch[batches.A]):
         *,
         pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
-    ) -> "TokenBatch[arrays.Array]":
+    ) -> "TokenBatch[arrays_lib.Array]":
         """Return a batch of the sequences of episodes whose actions are TokenSteps, in order.
 
         An inexact episode gives a row for each part, an episode without steps none. Rewards are taken from the
@@ -146,12 +146,12 @@ class TokenBatch(batches.Batch[batches.A]):
     @classmethod
     def of(
         cls,
-        columns: Mapping[str, arrays.Array],
-        lengths: arrays.Ints,
-        extras: Mapping[str, arrays.Array],
+        columns: Mapping[str, arrays_lib.Array],
+        lengths: arrays_lib.Ints,
+        extras: Mapping[str, arrays_lib.Array],
         padding: tuple[int, int],
         **of_rows: Any,
-    ) -> "TokenBatch[arrays.Array]":
+    ) -> "TokenBatch[arrays_lib.Array]":
         """Return a batch of sequences of those lengths [B], given the concatenated columns [N] of their tokens.
 
         `columns` include the extras of tokens, `extras` are those of sequences, `padding` is from `checked_padding`,
@@ -171,7 +171,7 @@ class TokenBatch(batches.Batch[batches.A]):
             extras=of_tokens | dict(extras),
         )
 
-    def packed(self: "TokenBatch[arrays.Array]", *, repeat: Collection[str] = ()) -> dict[str, Any]:
+    def packed(self: "TokenBatch[arrays_lib.Array]", *, repeat: Collection[str] = ()) -> dict[str, Any]:
         """Return the rows concatenated without padding, for kernels that take variable lengths: fresh arrays by name.
 
         Args:
@@ -210,15 +210,15 @@ class TokenBatch(batches.Batch[batches.A]):
             "max_seqlen": int(self.lengths.max(initial=0)),
         }
 
-    def _columns(self: "TokenBatch[arrays.Array]") -> dict[str, arrays.Array]:
+    def _columns(self: "TokenBatch[arrays_lib.Array]") -> dict[str, arrays_lib.Array]:
         """Return the fields and the extras of tokens by name, without padding [N, ...]."""
-        columns: dict[str, arrays.Array] = {name: getattr(self, name) for name in tokens_lib.FIELDS}
+        columns: dict[str, arrays_lib.Array] = {name: getattr(self, name) for name in tokens_lib.FIELDS}
         columns |= {name: each for name, each in self.extras.items() if each.ndim > 1}
         return {name: column[self.attention_mask] for name, column in columns.items()}
 
     def micro_batches(
-        self: "TokenBatch[arrays.Array]", *, max_tokens: int, ranks: int = 1, pad_to_multiple_of: int = 1
-    ) -> "list[list[TokenBatch[arrays.Array]]]":
+        self: "TokenBatch[arrays_lib.Array]", *, max_tokens: int, ranks: int = 1, pad_to_multiple_of: int = 1
+    ) -> "list[list[TokenBatch[arrays_lib.Array]]]":
         """Return, for each rank, its part of the rows, in batches of at most `max_tokens` tokens without the padding.
 
         They are divided as by `relive.micro_batches`, and each is as wide as its longest row.
@@ -238,7 +238,7 @@ class TokenBatch(batches.Batch[batches.A]):
         return [[self._rows(rows, multiple) for rows in of_rank] for of_rank in parts]
 
     def packed_micro_batches(
-        self: "TokenBatch[arrays.Array]", *, max_tokens: int, ranks: int = 1, repeat: Collection[str] = ()
+        self: "TokenBatch[arrays_lib.Array]", *, max_tokens: int, ranks: int = 1, repeat: Collection[str] = ()
     ) -> list[list[dict[str, Any]]]:
         """Return, for each rank, its part of the rows, as `packed` returns them, divided as by `micro_batches`.
 
@@ -256,7 +256,9 @@ class TokenBatch(batches.Batch[batches.A]):
         parts = self.micro_batches(max_tokens=max_tokens, ranks=ranks)
         return [[part.packed(repeat=names) for part in of_rank] for of_rank in parts]
 
-    def _rows(self: "TokenBatch[arrays.Array]", rows: arrays.Ints, multiple: int) -> "TokenBatch[arrays.Array]":
+    def _rows(
+        self: "TokenBatch[arrays_lib.Array]", rows: arrays_lib.Ints, multiple: int
+    ) -> "TokenBatch[arrays_lib.Array]":
         """Return a batch of some of the rows, as wide as the longest of them, up to a multiple."""
         width = _width(self.lengths[rows], multiple)
 
@@ -286,7 +288,7 @@ def names_of(
     }
 
 
-def micro_batches(lengths: npt.ArrayLike, *, max_tokens: int, ranks: int = 1) -> list[list[arrays.Ints]]:
+def micro_batches(lengths: npt.ArrayLike, *, max_tokens: int, ranks: int = 1) -> list[list[arrays_lib.Ints]]:
     """Return, for each rank, its micro-batches: ascending indices of sequences, each index in one micro-batch.
 
     Depends on the lengths alone, so that every process finds the same. There are as few micro-batches as best-fit
@@ -335,7 +337,7 @@ def micro_batches(lengths: npt.ArrayLike, *, max_tokens: int, ranks: int = 1) ->
         divisible = [part for part in parts if len(part) > 1]
         parts.append([max(divisible, key=num_tokens).pop()] if divisible else [])
     parts.sort(key=num_tokens, reverse=True)
-    by_rank: list[list[arrays.Ints]] = [[] for _ in range(ranks)]
+    by_rank: list[list[arrays_lib.Ints]] = [[] for _ in range(ranks)]
     totals = [0] * ranks
     for start in range(0, count, ranks):
         lightest_first = sorted(range(ranks), key=totals.__getitem__)
@@ -360,14 +362,14 @@ def _packed(sizes: Sequence[int], order: Sequence[int], room: int) -> list[list[
     return bins
 
 
-def _width(lengths: arrays.Ints, multiple: int) -> int:
+def _width(lengths: arrays_lib.Ints, multiple: int) -> int:
     """Return the longest of some lengths, rounded up to a multiple."""
     return -(-int(lengths.max(initial=0)) // multiple) * multiple
 
 
-def _padded(values: arrays.Array, mask: arrays.Bools, padding: object) -> arrays.Array:
+def _padded(values: arrays_lib.Array, mask: arrays_lib.Bools, padding: object) -> arrays_lib.Array:
     """Return concatenated rows [N, ...] as a rectangle [B, L, ...], padded where the mask is False."""
-    rectangle: arrays.Array = np.full(mask.shape + values.shape[1:], padding, values.dtype)
+    rectangle: arrays_lib.Array = np.full(mask.shape + values.shape[1:], padding, values.dtype)
     rectangle[mask] = values
     return rectangle
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from relive.agents import tokens
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.storage import ragged
 
 Parent: TypeAlias = tuple[int, tokens.Tokens]
@@ -107,7 +107,7 @@ def _common(one: tokens.Tokens, other: tokens.Tokens) -> int:
     return int(differs.argmax()) if differs.any() else count
 
 
-def beginnings(rows: ragged.RaggedColumns, keys: arrays.Ints, counts: arrays.Ints) -> tokens.Tokens:
+def beginnings(rows: ragged.RaggedColumns, keys: arrays_lib.Ints, counts: arrays_lib.Ints) -> tokens.Tokens:
     """Return so many tokens at the beginning of sequences with those keys, which they share [sum of counts]."""
     owners = np.repeat(rows.row_values("parents", keys), counts)
     places = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -117,8 +117,8 @@ def beginnings(rows: ragged.RaggedColumns, keys: arrays.Ints, counts: arrays.Int
 
 
 def whole(
-    own: Mapping[str, arrays.Array], lengths: arrays.Ints, shared: arrays.Ints, beginnings: tokens.Tokens
-) -> dict[str, arrays.Array]:
+    own: Mapping[str, arrays_lib.Array], lengths: arrays_lib.Ints, shared: arrays_lib.Ints, beginnings: tokens.Tokens
+) -> dict[str, arrays_lib.Array]:
     """Return the columns of whole sequences [N], given what is stored of them.
 
     Args:
@@ -129,7 +129,7 @@ def whole(
     """
     sizes = lengths + shared
     is_own = np.arange(int(sizes.sum())) >= np.repeat(np.cumsum(sizes) - lengths, sizes)
-    columns: dict[str, arrays.Array] = {}
+    columns: dict[str, arrays_lib.Array] = {}
     for name, column in own.items():
         columns[name] = np.full(len(is_own), NOTHING.get(name, 0), column.dtype)
         columns[name][is_own] = column

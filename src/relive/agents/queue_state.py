@@ -26,7 +26,7 @@ from relive import errors
 from relive.agents import ledger as ledger_lib
 from relive.agents import ledger_check
 from relive.agents import units as units_lib
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.episodes import sums as sums_lib
 from relive.persistence import codec
@@ -58,7 +58,7 @@ class Snapshot:
     rows: Sequence[tuple[int, int, float, list[Episode]]] = ()
     unplaced: Collection[str] = ()
 
-    def state_dict(self, episodes: Iterable[Episode]) -> dict[str, arrays.Array]:
+    def state_dict(self, episodes: Iterable[Episode]) -> dict[str, arrays_lib.Array]:
         """Return the arrays of the state, given all stored episodes; the open ones may be copies."""
         places = {episode.episode_id: place for place, episode in enumerate(episodes)}
         kinds, versions, ages, held = zip(*self.rows, strict=True) if self.rows else ((), (), (), ())

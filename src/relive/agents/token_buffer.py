@@ -32,7 +32,7 @@ from relive.agents import token_entry
 from relive.agents import token_extras as extras_lib
 from relive.agents import token_store
 from relive.agents import tokens
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.common import randomness
 from relive.common import statistics
@@ -45,7 +45,7 @@ from relive.persistence import state as state_lib
 from relive.samplers import prioritized
 from relive.samplers import recorded
 from relive.samplers import sampler as sampler_lib
-from relive.schema import schema
+from relive.schema import schema as schema_lib
 from relive.storage import ragged
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         self,
         max_tokens: int,
         *,
-        token_extras: Mapping[str, schema.Field] | None = None,
-        sequence_extras: Mapping[str, schema.Field] | None = None,
+        token_extras: Mapping[str, schema_lib.Field] | None = None,
+        sequence_extras: Mapping[str, schema_lib.Field] | None = None,
         logprobs_dtype: npt.DTypeLike | None = None,
         pad_token_id: int = 0,
         pad_to_multiple_of: int = 1,
@@ -182,12 +182,12 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         return self._store.max_tokens
 
     @property
-    def token_extras(self) -> Mapping[str, schema.Field]:
+    def token_extras(self) -> Mapping[str, schema_lib.Field]:
         """The further values of each token."""
         return dict(self._store.token_extras)
 
     @property
-    def sequence_extras(self) -> Mapping[str, schema.Field]:
+    def sequence_extras(self) -> Mapping[str, schema_lib.Field]:
         """The further values of each sequence."""
         return dict(self._store.sequence_extras)
 
@@ -208,7 +208,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         ticket: admission_lib.Ticket | None = None,
         metadata: Mapping[str, Any] | None = None,
         **extras: Any,
-    ) -> arrays.Keys:
+    ) -> arrays_lib.Keys:
         """Store a whole episode, and return the keys of its sequences: one if it is exact, else more. O(its tokens).
 
         Args:
@@ -253,7 +253,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         ticket: admission_lib.Ticket | None = None,
         metadata: Mapping[str, Any] | None = None,
         **extras: Any,
-    ) -> arrays.Keys:
+    ) -> arrays_lib.Keys:
         """Store the joined steps of an episode; see `add_episode`."""
         agent_id, group_id, _ = episode_lib.checked_start(agent_id, group_id)
         validation.require_choice("status", status, episode_lib.FINAL_STATUSES)
@@ -357,7 +357,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         self._store.note(batch.keys)
         return batch
 
-    def eligible_keys(self, *, max_lag: int | None = None) -> arrays.Keys:
+    def eligible_keys(self, *, max_lag: int | None = None) -> arrays_lib.Keys:
         """Return the keys of all sequences that may be drawn, oldest first. O(stored sequences).
 
         Raises:
@@ -376,7 +376,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
             is_eligible &= rows.row_values("oldest_version") >= version - max_lag
         return rows.first_key + np.flatnonzero(is_eligible)
 
-    def lengths(self, keys: npt.ArrayLike) -> arrays.Ints:
+    def lengths(self, keys: npt.ArrayLike) -> arrays_lib.Ints:
         """Return the number of tokens of the sequences with those keys [B], without reading them.
 
         Raises:
@@ -384,7 +384,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         """
         return self._store.lengths(validation.integers("keys", keys))
 
-    def micro_batches(self, keys: npt.ArrayLike, *, max_tokens: int, ranks: int = 1) -> list[list[arrays.Keys]]:
+    def micro_batches(self, keys: npt.ArrayLike, *, max_tokens: int, ranks: int = 1) -> list[list[arrays_lib.Keys]]:
         """Return those keys divided into micro-batches of at most `max_tokens` tokens, without reading the sequences.
 
         They are divided as by `relive.micro_batches`, and every process that has the keys finds the same: it reads only
@@ -416,7 +416,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         self._store.lengths(names)
         return self._read(names, *self._shares(names))
 
-    def _shares(self, keys: arrays.Keys) -> tuple[arrays.Floats, arrays.Floats]:
+    def _shares(self, keys: arrays_lib.Keys) -> tuple[arrays_lib.Floats, arrays_lib.Floats]:
         """Return the probabilities of stored sequences in a draw now, and their importance weights [B]."""
         if self._draws is not None:
             return self._draws.shares(keys)
@@ -424,7 +424,9 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         is_eligible = self._store.rows.row_values("trained", keys) > 0
         return is_eligible / max(len(self.eligible_keys()), 1), np.ones(len(keys))
 
-    def _read(self, names: arrays.Keys, probabilities: arrays.Floats, weights: arrays.Floats) -> packing.TokenBatch:
+    def _read(
+        self, names: arrays_lib.Keys, probabilities: arrays_lib.Floats, weights: arrays_lib.Floats
+    ) -> packing.TokenBatch:
         store = self._store
         columns, lengths = store.read(names)
         assert store.rows is not None
@@ -472,7 +474,7 @@ class TokenReplayBuffer(delivery.Delivering[facts.EpisodeFacts], recorded.Record
         store.stale_keys += len(names) - num_alive
         return num_alive
 
-    def get_priorities(self, keys: npt.ArrayLike) -> arrays.Floats:
+    def get_priorities(self, keys: npt.ArrayLike) -> arrays_lib.Floats:
         """Return the raw priorities of the sequences with those keys [B].
 
         Raises:

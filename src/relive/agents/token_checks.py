@@ -12,11 +12,11 @@ from relive import errors
 from relive.agents import token_entry
 from relive.agents import token_store
 from relive.agents import tokens as tokens_lib
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.storage import ragged
 
 
-def tokens(columns: Mapping[str, arrays.Array]) -> None:
+def tokens(columns: Mapping[str, arrays_lib.Array]) -> None:
     """Raise CorruptionError if a token [N] is invalid."""
     logs, versions, mask = columns["logprobs"], columns["policy_versions"], columns["loss_mask"]
     is_generated = versions >= 0
@@ -108,7 +108,7 @@ def store(own: token_store.TokenStore) -> None:
 
 
 def _check_rows(
-    rows: ragged.RaggedColumns, expected: Mapping[str, arrays.Array], keys: arrays.Keys | None = None
+    rows: ragged.RaggedColumns, expected: Mapping[str, arrays_lib.Array], keys: arrays_lib.Keys | None = None
 ) -> None:
     """Raise CorruptionError unless the row fields have those values, for the sequences with those keys, or all."""
     for name, values in expected.items():

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.agents import token_store
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import claims
 from relive.kernels import append
 from relive.persistence import registry
@@ -39,16 +39,16 @@ class _Anchors(anchors_lib.Anchors):
 
     def restore(
         self,
-        slots: arrays.Slots,
+        slots: arrays_lib.Slots,
         flags: npt.NDArray[np.uint8],
-        num: arrays.Ints,
+        num: arrays_lib.Ints,
         rows: ragged.RaggedColumns | None,
     ) -> None:
         """Be as before, given what has changed since; the sampler looks at all slots then. It needs no memory."""
         self.flags[slots], self.num[:], self.rows = flags, num, rows
         self.suspect_all()
 
-    def read(self, slots: arrays.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: arrays_lib.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         if self.rows is None:
             raise errors.NotReadyError("read has no sequence yet: add an episode first")
         for name in () if fields is None else fields:
@@ -70,14 +70,14 @@ class TokenDraws:
         self.anchors = _Anchors(capacity, capacity if self.sampler.is_tracking else 0)
         self.sampler.attach(self.anchors)
 
-    def slots(self, keys: arrays.Keys) -> arrays.Slots:
+    def slots(self, keys: arrays_lib.Keys) -> arrays_lib.Slots:
         """Return the slots of the stored sequences with those keys."""
         return keys % self.anchors.capacity
 
     # What happens in the store.
 
     @contextlib.contextmanager
-    def following(self, store: token_store.TokenStore, gone: arrays.Keys, come: arrays.Keys) -> Iterator[None]:
+    def following(self, store: token_store.TokenStore, gone: arrays_lib.Keys, come: arrays_lib.Keys) -> Iterator[None]:
         """Take in which sequences left the store and which came; if that or the block raises, nothing has changed.
 
         The sampler is told of both together, before the block. Of what was taken back it is told by the next call.
@@ -96,7 +96,7 @@ class TokenDraws:
                     raise
 
     @contextlib.contextmanager
-    def _all_or_nothing(self, slots: arrays.Slots) -> Iterator[None]:
+    def _all_or_nothing(self, slots: arrays_lib.Slots) -> Iterator[None]:
         """Put the anchors in `slots`, which may repeat, back if the block raises."""
         anchors = self.anchors
         flags, num, rows = anchors.flags[slots], anchors.num.copy(), anchors.rows
@@ -106,20 +106,20 @@ class TokenDraws:
             anchors.restore(slots, flags, num, rows)
             raise
 
-    def _enter(self, store: token_store.TokenStore, keys: arrays.Keys) -> None:
+    def _enter(self, store: token_store.TokenStore, keys: arrays_lib.Keys) -> None:
         self.anchors.rows = store.rows
         self.anchors.num[append.NEXT_KEY] = store.inserted
         self.anchors.num[append.ROWS] += len(keys)
         self.anchors.set(append.READABLE, self.slots(keys[_are_trained(store, keys)]))
 
-    def _leave(self, keys: arrays.Keys) -> None:
+    def _leave(self, keys: arrays_lib.Keys) -> None:
         slots = self.slots(keys)
         self.anchors.set(append.READABLE, slots, False)
         self.anchors.flags[slots] = 0
         self.anchors.num[append.ROWS] -= len(keys)
 
     @contextlib.contextmanager
-    def _grown(self, store: token_store.TokenStore, keys: arrays.Keys) -> Iterator[None]:
+    def _grown(self, store: token_store.TokenStore, keys: arrays_lib.Keys) -> Iterator[None]:
         """Double the slots, where the sequences with those keys are, unless the block raises."""
         sampler, anchors = self.sampler, self.anchors
         sampler.catch_up()
@@ -142,7 +142,12 @@ class TokenDraws:
     # Drawing.
 
     def draw(
-        self, among: arrays.Keys, size: int, rng: np.random.Generator, beta: float | None, read: Callable[..., Batch]
+        self,
+        among: arrays_lib.Keys,
+        size: int,
+        rng: np.random.Generator,
+        beta: float | None,
+        read: Callable[..., Batch],
     ) -> Batch:
         """Return what `read` makes of the keys of `size` of those sequences, their probabilities and weights [size]."""
         slots = None
@@ -156,14 +161,14 @@ class TokenDraws:
                 self.sampler.take_back(slots)
             raise
 
-    def shares(self, keys: arrays.Keys) -> tuple[arrays.Floats, arrays.Floats]:
+    def shares(self, keys: arrays_lib.Keys) -> tuple[arrays_lib.Floats, arrays_lib.Floats]:
         """Return the probabilities of stored sequences in a draw now, and their importance weights [B]."""
         sampler, slots = self.sampler, self.slots(keys)
         probabilities = sampler.probabilities(slots)
         return probabilities, sampler.importance_weights(slots, probabilities)
 
     @contextlib.contextmanager
-    def only(self, keys: arrays.Keys) -> Iterator[None]:
+    def only(self, keys: arrays_lib.Keys) -> Iterator[None]:
         """Let only those of the eligible sequences be drawn in a block."""
         slots = self.anchors.slots()
         others = slots[~np.isin(slots, self.slots(keys))]
@@ -196,7 +201,7 @@ class TokenDraws:
         self._attach(capacity)
         self._restore(given, store, _keys(store))
 
-    def _restore(self, given: state_lib.StateReader, store: token_store.TokenStore, keys: arrays.Keys) -> None:
+    def _restore(self, given: state_lib.StateReader, store: token_store.TokenStore, keys: arrays_lib.Keys) -> None:
         """Load the state of a sampler, attached anew, for the sequences with those keys."""
         slots = self.slots(keys)
         self.anchors.rows = store.rows
@@ -217,11 +222,11 @@ class TokenDraws:
         self.sampler.check()
 
 
-def _keys(store: token_store.TokenStore) -> arrays.Keys:
+def _keys(store: token_store.TokenStore) -> arrays_lib.Keys:
     """Return the keys of all sequences, the oldest first."""
     return np.arange(store.inserted - len(store), store.inserted)
 
 
-def _are_trained(store: token_store.TokenStore, keys: arrays.Keys) -> arrays.Bools:
+def _are_trained(store: token_store.TokenStore, keys: arrays_lib.Keys) -> arrays_lib.Bools:
     """Return whether each of the sequences has a token to train on."""
     return np.zeros(0, np.bool_) if store.rows is None else store.rows.row_values("trained", keys) > 0

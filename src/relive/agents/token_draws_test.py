@@ -18,7 +18,7 @@ from relive import testing
 from relive.agents import token_buffer_test
 from relive.agents import token_episode_test
 from relive.agents import token_journal
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.persistence import recover_test
 from relive.testing import walks
@@ -57,12 +57,12 @@ class Recorder(relive.Sampler):
         if not self.is_prepared_once:
             self.told = {}
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         assert not self.told.keys() & {*slots.tolist()}
         versions = self.anchors.read(slots, ["oldest_version"])["oldest_version"]
         self.told |= dict(zip(slots.tolist(), versions.tolist(), strict=True))
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         for slot in slots.tolist():
             del self.told[slot]
 

@@ -17,7 +17,7 @@ from relive.agents import facts
 from relive.agents import prefixes
 from relive.agents import token_store
 from relive.agents import tokens
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.schema import casting
 from relive.storage import ragged
 
@@ -171,13 +171,15 @@ def fill(
         raise errors.CorruptionError("episodes must have ids of their own")
 
 
-def _episode(known: Mapping[str, Any], first_key: int, lengths: arrays.Ints, oldest: arrays.Ints) -> facts.EpisodeFacts:
+def _episode(
+    known: Mapping[str, Any], first_key: int, lengths: arrays_lib.Ints, oldest: arrays_lib.Ints
+) -> facts.EpisodeFacts:
     """Return what is known of an episode, with the lengths and oldest versions of its sequences."""
     version = min((version for version in oldest.tolist() if version >= 0), default=None)
     return facts.EpisodeFacts(**known, first_key=first_key, policy_version=version, num_tokens=int(lengths.sum()))
 
 
-def parts(lengths: arrays.Ints, first_key: int) -> Iterator[arrays.Keys]:
+def parts(lengths: arrays_lib.Ints, first_key: int) -> Iterator[arrays_lib.Keys]:
     """Yield the keys of sequences of those lengths [S], a few at a time."""
     ends = np.cumsum(lengths)
     first, begin = 0, 0
@@ -187,7 +189,7 @@ def parts(lengths: arrays.Ints, first_key: int) -> Iterator[arrays.Keys]:
         first, begin = last, int(ends[last - 1])
 
 
-def counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[str, arrays.Ints]:
+def counted(columns: Mapping[str, arrays_lib.Array], lengths: arrays_lib.Ints) -> dict[str, arrays_lib.Ints]:
     """Return the two counts for sequences of those lengths [S], whose tokens are concatenated in columns [N]."""
     starts, mask = np.cumsum(lengths) - lengths, columns["loss_mask"]
     trained = np.add.reduceat(mask, starts, dtype=np.int64)
@@ -197,7 +199,7 @@ def counted(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> dict[s
     return {"trained": trained, "oldest_version": oldest}
 
 
-def step_rewards(columns: Mapping[str, arrays.Array], lengths: arrays.Ints) -> list[tuple[float, ...]]:
+def step_rewards(columns: Mapping[str, arrays_lib.Array], lengths: arrays_lib.Ints) -> list[tuple[float, ...]]:
     """Return the rewards of the steps in each sequence of those lengths [S]: those of the last tokens of the steps."""
     ends = np.cumsum(lengths)
     is_last = np.append(columns["steps"][1:] != columns["steps"][:-1], True)

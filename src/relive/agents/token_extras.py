@@ -11,10 +11,10 @@ from relive import errors
 from relive.agents import packing
 from relive.agents import token_store
 from relive.agents import tokens
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.schema import casting
-from relive.schema import schema
+from relive.schema import schema as schema_lib
 
 _RESERVED = frozenset(("agent_id", "group_id", "status", "ticket", *token_store.SEQUENCE_FIELDS)).union(
     ("cu_seqlens", "max_seqlen", "position_ids"), (field.name for field in dataclasses.fields(packing.TokenBatch))
@@ -23,7 +23,7 @@ _RESERVED = frozenset(("agent_id", "group_id", "status", "ticket", *token_store.
 
 
 def checked(
-    token_extras: Mapping[str, schema.Field] | None, sequence_extras: Mapping[str, schema.Field] | None
+    token_extras: Mapping[str, schema_lib.Field] | None, sequence_extras: Mapping[str, schema_lib.Field] | None
 ) -> tuple[token_store.Fields, token_store.Fields]:
     """Return the fields of the extras of tokens, and of those of sequences; see TokenReplayBuffer."""
     of_tokens = _checked("token_extras", token_extras, _RESERVED)
@@ -34,7 +34,9 @@ def checked(
     return of_tokens, of_sequences
 
 
-def _checked(name: str, extras: Mapping[str, schema.Field] | None, refused: frozenset[str]) -> dict[str, schema.Field]:
+def _checked(
+    name: str, extras: Mapping[str, schema_lib.Field] | None, refused: frozenset[str]
+) -> dict[str, schema_lib.Field]:
     """Return the fields of extras, which must not have the refused names."""
     if extras is None:
         return {}
@@ -46,7 +48,7 @@ def _checked(name: str, extras: Mapping[str, schema.Field] | None, refused: froz
         if not validation.non_empty_string(f"each name in {name}", extra).isidentifier() or extra in refused:
             rule = "names that are identifiers and that are not taken"
             raise errors.ArgumentError(f"{name} must have {rule}, got {extra!r}")
-        validation.require_instance(f"{name} {extra!r}", field, schema.Field)
+        validation.require_instance(f"{name} {extra!r}", field, schema_lib.Field)
         if field.dtype.kind not in "biufc":
             raise errors.ArgumentError(f"{name} must be of numbers or bools, got {field.dtype} for {extra!r}")
     return dict(extras)
@@ -70,8 +72,8 @@ def of_episode(
 
 
 def of_update(
-    store: token_store.TokenStore, keys: arrays.Keys, given: Mapping[str, Any]
-) -> tuple[arrays.Ints, dict[str, arrays.Array]]:
+    store: token_store.TokenStore, keys: arrays_lib.Keys, given: Mapping[str, Any]
+) -> tuple[arrays_lib.Ints, dict[str, arrays_lib.Array]]:
     """Return the lengths of sequences [k], 0 if they are not stored, and new extras; see `TokenReplayBuffer.update`.
 
     Raises:
@@ -81,7 +83,7 @@ def of_update(
     alive = store.are_stored(keys)
     lengths = np.zeros(len(keys), np.int64)
     lengths[alive] = store.lengths(keys[alive])
-    values: dict[str, arrays.Array] = {}
+    values: dict[str, arrays_lib.Array] = {}
     for name, column in given.items():
         if validation.leading_length(name, column) != len(keys):
             raise errors.SchemaError(f"{name} must be one for each of {len(keys)} keys, got {len(column)}")
@@ -104,12 +106,12 @@ def _check_names(store: token_store.TokenStore, given: Mapping[str, Any]) -> Non
 
 
 def _of_tokens(
-    fields: Mapping[str, schema.Field], given: Mapping[str, Any], joined: tokens.TokenEpisode
-) -> dict[str, arrays.Array]:
+    fields: Mapping[str, schema_lib.Field], given: Mapping[str, Any], joined: tokens.TokenEpisode
+) -> dict[str, arrays_lib.Array]:
     """Return the extras of all tokens of an episode [N, ...], given those of the response of each step."""
     is_response = joined.columns["policy_versions"] >= 0
     counts = np.bincount(joined.columns["steps"][is_response]).tolist()
-    columns: dict[str, arrays.Array] = {}
+    columns: dict[str, arrays_lib.Array] = {}
     for name, field in fields.items():
         columns[name] = column = np.zeros((len(is_response), *field.shape), field.dtype)
         if name in given:
@@ -123,7 +125,7 @@ def _of_tokens(
     return columns
 
 
-def _row(name: str, key: int, given: Any, length: int, field: schema.Field) -> arrays.Array:
+def _row(name: str, key: int, given: Any, length: int, field: schema_lib.Field) -> arrays_lib.Array:
     """Return the first `length` values of an extra of tokens, for the sequence with that key."""
     row, what = casting.as_array(name, given), f"{name} of key {key}"
     if row.ndim == 0 or len(row) < length:

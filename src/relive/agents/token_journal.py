@@ -24,7 +24,7 @@ from relive.agents import token_entry
 from relive.agents import token_state
 from relive.agents import token_store
 from relive.agents import tokens
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.persistence import commands
 from relive.persistence import journal as journal_lib
@@ -67,12 +67,12 @@ class TokenJournal(commands.Writer):
         sizes = np.stack([joined.lengths, joined.parents, joined.shared])
         self.write(ADD, plain, sizes, joined.columns, *map(dict, entry.extras), entry.first_key)
 
-    def update(self, keys: arrays.Ints, lengths: arrays.Ints, values: Mapping[str, arrays.Array]) -> None:
+    def update(self, keys: arrays_lib.Ints, lengths: arrays_lib.Ints, values: Mapping[str, arrays_lib.Array]) -> None:
         """Journal a call of `TokenStore.update`."""
         num_stale = len(keys) - int(self._store.are_stored(keys).sum())
         self.write(UPDATE, keys, lengths, dict(values), self._store.stale_keys + num_stale)
 
-    def set_priorities(self, keys: arrays.Keys, priorities: arrays.Floats) -> None:
+    def set_priorities(self, keys: arrays_lib.Keys, priorities: arrays_lib.Floats) -> None:
         """Journal new priorities, if priorities are journaled."""
         if self._writes_priorities:
             self.write(PRIORITIES, keys, priorities)
@@ -109,7 +109,7 @@ class Replay(queue_journal.QueueReplay):
     def add(
         self,
         names: Any,
-        sizes: arrays.Array,
+        sizes: arrays_lib.Array,
         columns: Any,
         token_extras: Any,
         sequence_extras: Any,
@@ -150,7 +150,7 @@ class Replay(queue_journal.QueueReplay):
             raise errors.CheckpointError(str(error)) from error
         super().end()
 
-    def set_priorities(self, keys: arrays.Array, priorities: arrays.Array) -> None:
+    def set_priorities(self, keys: arrays_lib.Array, priorities: arrays_lib.Array) -> None:
         """Set the priorities of sequences, which were all stored when they were written."""
         is_sound = keys.dtype == np.int64 and priorities.dtype == np.float64
         if not is_sound or not keys.shape == priorities.shape == (keys.size,):
@@ -164,7 +164,9 @@ class Replay(queue_journal.QueueReplay):
         except errors.ArgumentError as error:
             raise errors.CheckpointError(f"sets invalid priorities: {error}") from error
 
-    def update(self, keys: arrays.Array, lengths: arrays.Array, values: dict[str, Any], stale_keys: int) -> None:
+    def update(
+        self, keys: arrays_lib.Array, lengths: arrays_lib.Array, values: dict[str, Any], stale_keys: int
+    ) -> None:
         """Overwrite extras."""
         store = self._store
         is_sound = keys.dtype == lengths.dtype == np.int64 and keys.ndim == 1 and keys.shape == lengths.shape

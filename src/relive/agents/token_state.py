@@ -34,7 +34,7 @@ from relive.persistence import commands
 from relive.persistence import dtypes
 from relive.persistence import npy
 from relive.persistence import state as state_lib
-from relive.schema import schema
+from relive.schema import schema as schema_lib
 from relive.storage import ragged
 
 _PLAIN = codec_lib.PlainCodec()
@@ -178,20 +178,20 @@ def checked_names(value: Any) -> dict[str, Any]:
     return dict(zip(facts.NAMES, (*names, tuple(mismatches)), strict=True))
 
 
-def described(fields: Mapping[str, schema.Field]) -> list[Any]:
+def described(fields: Mapping[str, schema_lib.Field]) -> list[Any]:
     """Return the fields of extras as JSON values: a name, a dtype and a shape each."""
     return [[name, dtypes.described(field.dtype), list(field.shape)] for name, field in fields.items()]
 
 
-def fields_of(given: state_lib.StateReader, name: str) -> dict[str, schema.Field]:
+def fields_of(given: state_lib.StateReader, name: str) -> dict[str, schema_lib.Field]:
     """Return the fields of extras from their description, which is untrusted, or raise CheckpointError."""
-    fields: dict[str, schema.Field] = {}
+    fields: dict[str, schema_lib.Field] = {}
     rows = given.value(name)
     for row in rows if type(rows) is list else [rows]:
         match row:
             case [str(extra), dtype, list(shape)] if extra not in fields:
                 try:
-                    fields[extra] = schema.Field(shape, npy.dtype_of(dtype))
+                    fields[extra] = schema_lib.Field(shape, npy.dtype_of(dtype))
                 except (errors.ArgumentError, errors.CheckpointError) as error:
                     raise errors.CheckpointError(f"settings/{name} has an invalid field: {error}") from error
             case _:

@@ -22,33 +22,33 @@ from relive import errors
 from relive.agents import facts
 from relive.agents import prefixes
 from relive.agents import tokens
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import duplicates
 from relive.common import validation
 from relive.episodes import sums as sums_lib
-from relive.schema import schema
+from relive.schema import schema as schema_lib
 from relive.storage import memory
 from relive.storage import ragged
 
-Fields: TypeAlias = Mapping[str, schema.Field]
-Extras: TypeAlias = tuple[Mapping[str, arrays.Array], Mapping[str, arrays.Array]]
+Fields: TypeAlias = Mapping[str, schema_lib.Field]
+Extras: TypeAlias = tuple[Mapping[str, arrays_lib.Array], Mapping[str, arrays_lib.Array]]
 """The extras of tokens, of whole sequences [N, ...], and those of sequences [S], by name."""
 
 FIELDS: Fields = {
-    "tokens": schema.Field((), np.int32),
-    "loss_mask": schema.Field((), np.bool_),
-    "policy_versions": schema.Field((), np.int64),
-    "rewards": schema.Field((), np.float64),
-    "steps": schema.Field((), np.int32),
+    "tokens": schema_lib.Field((), np.int32),
+    "loss_mask": schema_lib.Field((), np.bool_),
+    "policy_versions": schema_lib.Field((), np.int64),
+    "rewards": schema_lib.Field((), np.float64),
+    "steps": schema_lib.Field((), np.int32),
 }
 """What is stored of each token beside its log-probability."""
 SEQUENCE_FIELDS: Fields = {
-    "returns": schema.Field((), np.float64),
-    "is_exact": schema.Field((), np.bool_),
-    "trained": schema.Field((), np.int64),
-    "oldest_version": schema.Field((), np.int64),
-    "parents": schema.Field((), np.int64),
-    "shared": schema.Field((), np.int64),
+    "returns": schema_lib.Field((), np.float64),
+    "is_exact": schema_lib.Field((), np.bool_),
+    "trained": schema_lib.Field((), np.int64),
+    "oldest_version": schema_lib.Field((), np.int64),
+    "parents": schema_lib.Field((), np.int64),
+    "shared": schema_lib.Field((), np.int64),
 }
 """What is stored of each sequence: the return of its episode, whether that is exact, how many tokens are in the loss
 mask, the oldest policy version of those, -1 for none, the sequence it begins like, -1 for none, and for how long."""
@@ -79,7 +79,7 @@ class Draws(Protocol):
     """The draws of a sampler from the sequences of a store."""
 
     def following(
-        self, store: "TokenStore", gone: arrays.Keys, come: arrays.Keys
+        self, store: "TokenStore", gone: arrays_lib.Keys, come: arrays_lib.Keys
     ) -> contextlib.AbstractContextManager[None]:
         """Take in which sequences left the store and which came; if that or the block raises, nothing has changed."""
         ...
@@ -154,7 +154,7 @@ class TokenStore(duplicates.CopiedWhole):
         """Return whether that stored episode was sampled, or delivered to the learner."""
         return episode in self.drawn or any(each.is_delivered(episode) for each in self.listeners)
 
-    def note(self, keys: arrays.Ints) -> None:
+    def note(self, keys: arrays_lib.Ints) -> None:
         """Record that the sequences with those keys were sampled."""
         self.sampled += len(keys)
         self.drawn.update([self.owners[key] for key in keys.tolist()])
@@ -179,7 +179,7 @@ class TokenStore(duplicates.CopiedWhole):
 
     def fields(self, logprobs_dtype: np.dtype[Any]) -> tuple[Fields, Fields]:
         """Return the fields of a token, and those of a sequence."""
-        of_tokens = {**FIELDS, "logprobs": schema.Field((), logprobs_dtype)}
+        of_tokens = {**FIELDS, "logprobs": schema_lib.Field((), logprobs_dtype)}
         return of_tokens, {**SEQUENCE_FIELDS, **self.sequence_extras}
 
     def add(self, entry: Entry, draws: Draws | None, record: Callable[[], None] = lambda: None) -> None:
@@ -262,12 +262,12 @@ class TokenStore(duplicates.CopiedWhole):
         self.by_id.clear()
         self.drawn.clear()
 
-    def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
+    def are_stored(self, keys: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether the sequence of each key is stored [k]."""
         newest = self.inserted
         return (keys >= newest - len(self)) & (keys < newest)
 
-    def lengths(self, keys: arrays.Ints) -> arrays.Ints:
+    def lengths(self, keys: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the number of tokens of the sequences with those keys [k].
 
         Raises:
@@ -279,7 +279,7 @@ class TokenStore(duplicates.CopiedWhole):
             return np.zeros(0, np.int64)
         return self.rows.lengths_of(keys) + self.rows.row_values("shared", keys)
 
-    def read(self, keys: arrays.Ints) -> tuple[dict[str, arrays.Array], arrays.Ints]:
+    def read(self, keys: arrays_lib.Ints) -> tuple[dict[str, arrays_lib.Array], arrays_lib.Ints]:
         """Return the columns of stored sequences [N, ...], whole and with their extras, and the length of each [k]."""
         assert self.rows is not None
         columns, offsets = self.rows.read(keys)
@@ -290,7 +290,7 @@ class TokenStore(duplicates.CopiedWhole):
             columns |= self.extras.read(keys)[0]
         return columns, lengths + shared
 
-    def prefixes(self, keys: arrays.Ints, lengths: arrays.Ints) -> dict[str, arrays.Ints]:
+    def prefixes(self, keys: arrays_lib.Ints, lengths: arrays_lib.Ints) -> dict[str, arrays_lib.Ints]:
         """Return the prefix_ids and prefix_lengths of a batch of stored sequences of those lengths [k]."""
         assert self.rows is not None
         parents, shared = self.rows.row_values("parents", keys), self.rows.row_values("shared", keys)
@@ -299,9 +299,9 @@ class TokenStore(duplicates.CopiedWhole):
 
     def update(
         self,
-        keys: arrays.Ints,
-        lengths: arrays.Ints,
-        values: Mapping[str, arrays.Array],
+        keys: arrays_lib.Ints,
+        lengths: arrays_lib.Ints,
+        values: Mapping[str, arrays_lib.Array],
         record: Callable[[], None] = lambda: None,
     ) -> int:
         """Overwrite extras of sequences, and return how many of the keys are stored; count the others.

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.persistence import codec
@@ -65,9 +65,9 @@ class TokenStep:
 
     prompt: Tokens
     response: Tokens
-    logprobs: arrays.Array
-    policy_version: arrays.Ints
-    loss_mask: arrays.Bools
+    logprobs: arrays_lib.Array
+    policy_version: arrays_lib.Ints
+    loss_mask: arrays_lib.Bools
     reward: float
     _is_weak: bool = dataclasses.field(init=False)
 
@@ -128,7 +128,7 @@ class TokenStep:
         return f"<{type(self).__name__} of {sizes}, reward={self.reward}>"
 
 
-def _array(value: Any) -> arrays.Array | None:
+def _array(value: Any) -> arrays_lib.Array | None:
     """Return `value` as a numpy array; None if that fails."""
     try:
         return np.asarray(value)
@@ -136,7 +136,7 @@ def _array(value: Any) -> arrays.Array | None:
         return None
 
 
-def _row(name: str, value: Any, what: str, kinds: str, count: int | None) -> arrays.Array:
+def _row(name: str, value: Any, what: str, kinds: str, count: int | None) -> arrays_lib.Array:
     """Return `value` as an array [count] of one of those kinds of dtype, without a copy; of any length if None."""
     array = _array(value)
     has_mask = isinstance(value, np.ndarray) and isinstance(value, np.ma.MaskedArray)
@@ -151,7 +151,7 @@ def _row(name: str, value: Any, what: str, kinds: str, count: int | None) -> arr
     return array
 
 
-def _integers(name: str, value: Any, most: int, count: int | None = None) -> arrays.Array:
+def _integers(name: str, value: Any, most: int, count: int | None = None) -> arrays_lib.Array:
     array = _row(name, value, "integers", "iu", count)
     _check(name, array, (array >= 0) & (array <= most), f"integers in [0, {most}]")
     return array
@@ -162,12 +162,12 @@ def row_of_tokens(name: str, value: Any) -> Tokens:
     return _integers(name, value, np.iinfo(np.int32).max).astype(np.int32)
 
 
-def are_logprobs(array: arrays.Array) -> arrays.Bools:
+def are_logprobs(array: arrays_lib.Array) -> arrays_lib.Bools:
     """Return where floats [k] are valid log-probabilities of drawn tokens [k]."""
     return np.asarray(np.isfinite(array) & (array <= _MOST_ROUNDED))
 
 
-def _logprobs(value: Any, count: int) -> arrays.Array:
+def _logprobs(value: Any, count: int) -> arrays_lib.Array:
     array = _row("logprobs", value, "floats", "iuf", count)
     is_float = array.dtype.kind == "f"
     if not is_float or not hasattr(value, "dtype"):
@@ -179,14 +179,14 @@ def _logprobs(value: Any, count: int) -> arrays.Array:
     return array.astype(array.dtype.newbyteorder("="))
 
 
-def _versions(value: Any, count: int) -> arrays.Ints:
+def _versions(value: Any, count: int) -> arrays_lib.Ints:
     single = _array(value)
     if single is not None and single.ndim == 0:
         return np.full(count, validation.non_negative_int("policy_version", value), np.int64)
     return _integers("policy_version", value, validation.LARGEST, count).astype(np.int64)
 
 
-def _check(name: str, array: arrays.Array, holds: arrays.Bools, rule: str) -> None:
+def _check(name: str, array: arrays_lib.Array, holds: arrays_lib.Bools, rule: str) -> None:
     """Raise ArgumentError unless the rule holds for every entry of an array [k]."""
     for place in np.flatnonzero(~holds):
         raise errors.ArgumentError(f"{name} must be {rule}, got {array[place]} at position {place}")
@@ -272,13 +272,13 @@ class TokenEpisode:
         shared: The number of tokens at its beginning that it shares with that, which are not in `columns` [S].
     """
 
-    columns: dict[str, arrays.Array]
+    columns: dict[str, arrays_lib.Array]
     logprobs_dtype: np.dtype[Any] | None
-    lengths: arrays.Ints
+    lengths: arrays_lib.Ints
     mismatches: tuple[TokenMismatch | None, ...]
     rewards: tuple[float, ...]
-    parents: arrays.Ints
-    shared: arrays.Ints
+    parents: arrays_lib.Ints
+    shared: arrays_lib.Ints
 
     @property
     def total_reward(self) -> float:

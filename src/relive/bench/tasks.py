@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.schema import schema as schema_lib
 from relive.testing import synthetic
 
-Answer: TypeAlias = dict[str, arrays.Array]
+Answer: TypeAlias = dict[str, arrays_lib.Array]
 """A batch in the shape that all are compared in.
 
 Transitions have observation [B, ...] or [B, stack, ...], action [B, ...], reward [B], next_observation as observation,
@@ -128,7 +128,7 @@ class Buffer:
         """Draw a batch."""
         raise CannotError("has no such draw")
 
-    def update(self, sample: Any, priorities: arrays.Floats) -> None:
+    def update(self, sample: Any, priorities: arrays_lib.Floats) -> None:
         """Update the priorities of a batch."""
         raise CannotError("has no priorities")
 

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 
 from relive.bench import tasks
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.schema import schema as schema_lib
 from relive.testing import synthetic
 
@@ -30,7 +30,7 @@ class Findings:
     rows: int = 0
     wrong: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    def add(self, rows: int, wrong: Mapping[str, arrays.Bools]) -> None:
+    def add(self, rows: int, wrong: Mapping[str, arrays_lib.Bools]) -> None:
         """Count a batch of that many rows, given what is wrong in which of them [B]."""
         self.rows += rows
         for part, marks in wrong.items():
@@ -51,7 +51,7 @@ def check(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer, findin
     findings.add(max(rows, 1), wrong)
 
 
-def _transitions(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
+def _transitions(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer) -> dict[str, arrays_lib.Bools]:
     """Return what is wrong in which transition [B].
 
     A row is right if some horizon m of 1 to n steps explains all of it. Otherwise the parts are blamed that do not fit
@@ -89,7 +89,9 @@ def _transitions(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer)
     return wrong
 
 
-def _is_stack(story: synthetic.Story, stacks: arrays.Array, episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Bools:
+def _is_stack(
+    story: synthetic.Story, stacks: arrays_lib.Array, episodes: arrays_lib.Ints, steps: arrays_lib.Ints
+) -> arrays_lib.Bools:
     """Return whether the frames [B, S, ...] are those up to the steps [B].
 
     Before the first frame there may be zeros, or that frame again.
@@ -100,7 +102,7 @@ def _is_stack(story: synthetic.Story, stacks: arrays.Array, episodes: arrays.Int
     return _all(stacks == zeros) | _all(stacks == repeated)
 
 
-def _sequences(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer) -> dict[str, arrays.Bools]:
+def _sequences(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer) -> dict[str, arrays_lib.Bools]:
     """Return what is wrong in which sequence [B]: whether its steps are right, and follow each other."""
     size, length = len(answer["observation"]), task.sequence_length
     if answer["reward"].shape != (size, length):
@@ -123,7 +125,7 @@ def _sequences(task: tasks.Task, story: synthetic.Story, answer: tasks.Answer) -
     return {part: np.asarray(marks.any(axis=1)) for part, marks in wrong.items()}
 
 
-def _all(equal: arrays.Bools) -> arrays.Bools:
+def _all(equal: arrays_lib.Bools) -> arrays_lib.Bools:
     return np.asarray(equal.reshape((len(equal), -1)).all(axis=1))
 
 
@@ -181,9 +183,9 @@ def _check_priorities(
     findings.add(int(total), {"share of draws": np.repeat(is_off, drawn.astype(int))})
 
 
-def _priorities(story: synthetic.Story, answer: tasks.Answer) -> arrays.Floats:
+def _priorities(story: synthetic.Story, answer: tasks.Answer) -> arrays_lib.Floats:
     return _classes(*story.place(answer["observation"])[:2])
 
 
-def _classes(episodes: arrays.Ints, steps: arrays.Ints) -> arrays.Floats:
+def _classes(episodes: arrays_lib.Ints, steps: arrays_lib.Ints) -> arrays_lib.Floats:
     return np.asarray(1 + (episodes + steps) % _CLASSES, np.float64)

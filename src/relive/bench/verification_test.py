@@ -12,7 +12,7 @@ from relive.bench import tasks
 from relive.bench import verification
 from relive.bench import workloads
 from relive.bench.peers import own
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import synthetic
 
 SMALL = relive.Field((4,), "float32")
@@ -45,7 +45,7 @@ def task_of(name: str) -> tasks.Task:
     return workloads.WORKLOADS[name].task
 
 
-def setting(name: str, change: Callable[[arrays.Array], object]) -> Spoil:
+def setting(name: str, change: Callable[[arrays_lib.Array], object]) -> Spoil:
     """Return what changes a column in the first 64 of 256 rows."""
 
     def spoil(answer: tasks.Answer, story: synthetic.Story) -> None:

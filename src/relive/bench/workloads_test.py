@@ -9,7 +9,7 @@ import pytest
 import relive
 from relive.bench import tasks
 from relive.bench import workloads
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 
 
 class Recorder(tasks.Buffer):
@@ -31,7 +31,7 @@ class Recorder(tasks.Buffer):
         self.drawn.append(object())
         return self.drawn[-1]
 
-    def update(self, sample: Any, priorities: arrays.Floats) -> None:
+    def update(self, sample: Any, priorities: arrays_lib.Floats) -> None:
         assert priorities.shape == (256,)
         self.verbs.append("update")
         self.updated.append(sample)

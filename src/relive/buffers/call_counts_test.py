@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 
 PACKAGE = str(pathlib.Path(relive.__file__).parent)
 OPERATIONS = ("CALL", "BINARY", "COMPARE", "UNARY", "STORE_SUBSCR", "STORE_SLICE", "DELETE_SUBSCR")
@@ -100,7 +100,7 @@ def filled(buffer: Any) -> Any:
 
 
 class Hooked(relive.UniformSampler):
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         pass
 
 

@@ -20,7 +20,7 @@ from relive import errors
 from relive.buffers import flat
 from relive.buffers import prefetch as prefetch_lib
 from relive.buffers import stored
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.common import validation
 from relive.common import words
@@ -40,7 +40,7 @@ else:
 AnyBatch: TypeAlias = batches.KeyedBatch[Any]
 Batch = TypeVar("Batch", bound=AnyBatch)
 Answer = TypeVar("Answer")
-Use: TypeAlias = Callable[[steps_lib.StepStore, arrays.Ints, arrays.Floats, arrays.Floats], Answer]
+Use: TypeAlias = Callable[[steps_lib.StepStore, arrays_lib.Ints, arrays_lib.Floats, arrays_lib.Floats], Answer]
 """Makes something of the slots of a draw, their probabilities and importance weights [B]."""
 
 
@@ -138,7 +138,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         truncated: Any = None,
         streams: Any = None,
         **extras: Any,
-    ) -> arrays.Keys:
+    ) -> arrays_lib.Keys:
         """Add one step to every stream and return their keys [S]; stores what calls of `add` for each stream would.
 
         Args:
@@ -202,7 +202,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         truncated: Any = None,
         stream: int | None = None,
         **extras: Any,
-    ) -> arrays.Keys:
+    ) -> arrays_lib.Keys:
         """Add a whole episode of T steps and return their keys [T].
 
         Args:
@@ -241,7 +241,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         unknown_end: Literal["error", "drop", "keep"] = "error",
         stream: int | None = None,
         **extras: Any,
-    ) -> arrays.Keys:
+    ) -> arrays_lib.Keys:
         """Add many episodes, one after the other in flat arrays of N rows, and return the keys of the steps.
 
         A row whose flag is set ends its episode, and rows after the last end are an episode that is truncated at its
@@ -310,7 +310,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         truncated: Any = False,
         stream: int | None = None,
         **extras: Any,
-    ) -> arrays.Keys:
+    ) -> arrays_lib.Keys:
         """Add T consecutive steps of one stream and return their keys [T]; equivalent to calling `add` for each step.
 
         They continue the episode that is open in the stream if they begin at its newest observation.
@@ -341,7 +341,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         rewards: Any,
         events: tuple[int, int],
         extras: Mapping[str, Any],
-    ) -> arrays.Keys:
+    ) -> arrays_lib.Keys:
         """Add consecutive steps of one stream, with the given events at the first and the last; return their keys."""
         store = self._store
         number = encoding.stream_number(store.streams, stream)
@@ -457,7 +457,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
         batch_size = self._limited.checked_batch_size(batch_size)
         return self._limited.can_sample(batch_size) and self._draws.can_draw(batch_size)
 
-    def sample_keys(self, batch_size: int) -> arrays.Keys:
+    def sample_keys(self, batch_size: int) -> arrays_lib.Keys:
         """Draw as `sample` does and return only the keys [B]; `read` returns their windows.
 
         Raises:
@@ -563,7 +563,7 @@ class ColumnReplayBuffer(stored.StoredSteps[Batch], Generic[Batch]):
             raise
 
     @contextlib.contextmanager
-    def _revocable(self, keys: arrays.Keys) -> Iterator[None]:
+    def _revocable(self, keys: arrays_lib.Keys) -> Iterator[None]:
         """Take back the last draw, which was of those keys, if the block raises."""
         try:
             yield

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.persistence import codec
 from relive.persistence import dtypes
@@ -85,11 +85,11 @@ class ColumnJournal(journal_lib.Bound):
         """Journal that the open episode of a stream is truncated."""
         self.write_record(END, stream.to_bytes(4, "little"))
 
-    def set_eligible(self, keys: arrays.Ints, eligible: bool) -> None:
+    def set_eligible(self, keys: arrays_lib.Ints, eligible: bool) -> None:
         """Journal a call of `set_eligible`."""
         self.write_record(ELIGIBLE, bytes([eligible]) + _little(keys))
 
-    def set_priorities(self, keys: arrays.Ints, priorities: arrays.Floats) -> None:
+    def set_priorities(self, keys: arrays_lib.Ints, priorities: arrays_lib.Floats) -> None:
         """Journal new priorities, if priorities are journaled."""
         if self._writes_priorities:
             self.write_record(PRIORITIES, _little(keys) + priorities.astype("<f8", copy=False).tobytes())
@@ -235,6 +235,6 @@ class _Parts:
             raise errors.CheckpointError("has bytes after its last value")
 
 
-def _little(numbers: arrays.Ints) -> bytes:
+def _little(numbers: arrays_lib.Ints) -> bytes:
     """Return the bytes of integers, lowest first."""
     return numbers.astype("<i8", copy=False).tobytes()

@@ -13,7 +13,7 @@ import pytest
 import relive
 from relive import errors
 from relive.buffers import column_journal
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.persistence import recover_test
 from relive.persistence import settings
 from relive.testing import zoo
@@ -308,7 +308,7 @@ def test_a_forged_schema_is_refused(tmp_path: pathlib.Path) -> None:
 
 
 class Refusing(relive.UniformSampler):
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         raise ValueError(f"no to {slots}")
 
 

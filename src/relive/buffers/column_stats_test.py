@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import zoo
 
 pytestmark = pytest.mark.filterwarnings("ignore::relive.errors.MisuseWarning")
@@ -117,7 +117,7 @@ class Half(relive.UniformSampler):
         slots = rng.choice(self.anchors.slots()[: len(self.anchors) // 2], size)
         return relive.Draw(slots, self.probabilities(slots))
 
-    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
+    def probabilities(self, slots: arrays_lib.Slots) -> arrays_lib.Floats:
         half = len(self.anchors) // 2
         return np.isin(slots, self.anchors.slots()[:half]) / max(half, 1)
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.persistence import state
 from relive.schema import encoding
@@ -68,7 +68,7 @@ def episodes_of(
             row = lasts[is_unknown][0]
             raise errors.ArgumentError(f"{rule}, got {np.count_nonzero(is_unknown)} of them, the first up to row {row}")
         is_left_out = is_unknown & (flags.unknown_end == "drop")
-    places: arrays.Ints | None = None
+    places: arrays_lib.Ints | None = None
     if is_left_out.any():
         is_step = np.ones(count, np.bool_)
         is_step[lasts[is_left_out]] = False
@@ -100,7 +100,7 @@ def episodes_of(
     return whole.Episodes(encoder, stream, columns, places, lengths, ends, knows, finals), len(cuts)
 
 
-def _ends(count: int, flags: Flags) -> tuple[arrays.Ints, arrays.Bools]:
+def _ends(count: int, flags: Flags) -> tuple[arrays_lib.Ints, arrays_lib.Bools]:
     """Return the last row of each episode [E], and whether it terminated [E]."""
     if flags.terminated is None and flags.truncated is None and flags.episodes is None:
         raise errors.ArgumentError("terminated, truncated or episodes must be given, got none of them")
@@ -125,7 +125,7 @@ def _ends(count: int, flags: Flags) -> tuple[arrays.Ints, arrays.Bools]:
     return lasts, has_terminated
 
 
-def _flags(name: str, value: Any, count: int) -> arrays.Bools:
+def _flags(name: str, value: Any, count: int) -> arrays_lib.Bools:
     """Return flags as an array of bools [count]; None is all False."""
     try:
         return validation.flags(name, value, count)
@@ -137,7 +137,7 @@ def _flags(name: str, value: Any, count: int) -> arrays.Bools:
         raise
 
 
-def _is_last(episodes: Any, count: int) -> arrays.Bools:
+def _is_last(episodes: Any, count: int) -> arrays_lib.Bools:
     """Return whether each row is the last of its episode: the next one has another number [count]."""
     numbers = validation.array_of(episodes)
     if numbers is None or numbers.shape != (count,):
@@ -148,7 +148,7 @@ def _is_last(episodes: Any, count: int) -> arrays.Bools:
     return np.append(numbers[1:] != numbers[:-1], True)[:count]
 
 
-def _without(tree: Any, is_step: arrays.Bools) -> Any:
+def _without(tree: Any, is_step: arrays_lib.Bools) -> Any:
     """Return what is given for each row; where a row is no step, what is given for the first step."""
     if isinstance(tree, Mapping):
         return {key: _without(child, is_step) for key, child in tree.items()}
@@ -183,7 +183,7 @@ def _rows(tree: Any, some: slice) -> Any:
     return None if tree is None else tree[some]
 
 
-def _cuts(columns: steps_lib.Columns, following: steps_lib.Columns, lasts: arrays.Ints) -> arrays.Ints:
+def _cuts(columns: steps_lib.Columns, following: steps_lib.Columns, lasts: arrays_lib.Ints) -> arrays_lib.Ints:
     """Return the rows within episodes whose next observation is not the observation of the next row."""
     is_apart = np.zeros(len(columns["reward"]), np.bool_)
     for path, column in following.items():
@@ -193,7 +193,7 @@ def _cuts(columns: steps_lib.Columns, following: steps_lib.Columns, lasts: array
     return is_apart.nonzero()[0]
 
 
-def _rows_or_zeros(column: arrays.Array, rows: arrays.Ints, is_known: arrays.Bools) -> arrays.Array:
+def _rows_or_zeros(column: arrays_lib.Array, rows: arrays_lib.Ints, is_known: arrays_lib.Bools) -> arrays_lib.Array:
     """Return some rows of a column, and zeros where it is not known [k, ...]."""
     found = column.take(rows, axis=0)
     if found.size:

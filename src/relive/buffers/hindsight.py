@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from relive import errors
 from relive.buffers import ring
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import randomness
 from relive.common import trees
 from relive.common import validation
@@ -30,7 +30,7 @@ from relive.windows import batches
 from relive.windows import returns
 from relive.windows import transitions
 
-Columns: TypeAlias = dict[str, arrays.Array]
+Columns: TypeAlias = dict[str, arrays_lib.Array]
 Tree: TypeAlias = batches.Tree
 Compute: TypeAlias = Callable[..., tuple[npt.ArrayLike, npt.ArrayLike]]
 """Takes achieved and desired goals, and the other columns if some were asked for."""
@@ -196,13 +196,17 @@ def _asked(schema: schema_lib.Schema, fields: Iterable[str]) -> dict[str, list[s
 
 def _action_shape(batch: batches.TransitionBatch) -> tuple[int, ...]:
     """Return the shape of the action, or of its first part."""
-    first: arrays.Array = next(iter(trees.flat("action", batch.action).values()))
+    first: arrays_lib.Array = next(iter(trees.flat("action", batch.action).values()))
     return first.shape
 
 
 def _goal_rows(
-    store: steps_lib.StepStore, slots: arrays.Ints, known: arrays.Ints, strategy: Strategy, rng: np.random.Generator
-) -> arrays.Ints:
+    store: steps_lib.StepStore,
+    slots: arrays_lib.Ints,
+    known: arrays_lib.Ints,
+    strategy: Strategy,
+    rng: np.random.Generator,
+) -> arrays_lib.Ints:
     """Return for each of `slots` [k] the row right after which its goal was achieved, given the newest known step."""
     rows = store.oldest_rows(store.episodes_of(slots)) if strategy == "episode" else slots
     steps = store.steps_of(rows)
@@ -210,7 +214,7 @@ def _goal_rows(
     return _rows_after(store, rows, goal_steps - steps - 1)
 
 
-def _rows_after(store: steps_lib.StepStore, rows: arrays.Ints, counts: arrays.Ints) -> arrays.Ints:
+def _rows_after(store: steps_lib.StepStore, rows: arrays_lib.Ints, counts: arrays_lib.Ints) -> arrays_lib.Ints:
     """Return the row that comes `counts` [k] steps after each of `rows` [k] in its episode.
 
     O(k) where the rows of an episode lie equally far apart, as where streams are written in turn; they are followed
@@ -227,7 +231,7 @@ def _rows_after(store: steps_lib.StepStore, rows: arrays.Ints, counts: arrays.In
 
 
 def _achieved(
-    store: steps_lib.StepStore, paths: Mapping[str, str], rows: arrays.Ints, others: arrays.Ints
+    store: steps_lib.StepStore, paths: Mapping[str, str], rows: arrays_lib.Ints, others: arrays_lib.Ints
 ) -> tuple[Columns, Columns]:
     """Return what the observations right after rows [k], and after others [j], achieved, by path in the goal."""
     both, count = np.concatenate([rows, others]), len(rows)
@@ -251,10 +255,10 @@ def _judged(
     achieved: Columns,
     goals: Columns,
     asked: Mapping[str, list[str]] | None,
-    rows: arrays.Ints,
-    span: arrays.Ints,
-    is_real: arrays.Bools,
-) -> tuple[arrays.Array, arrays.Ints, arrays.Bools]:
+    rows: arrays_lib.Ints,
+    span: arrays_lib.Ints,
+    is_real: arrays_lib.Bools,
+) -> tuple[arrays_lib.Array, arrays_lib.Ints, arrays_lib.Bools]:
     """Return windows of `rows` [n, k] as `compute` judges them: rewards [n, k], spans and ends [k].
 
     They had `span` steps [k], for which `is_real` [k, n].
@@ -284,7 +288,7 @@ def _judged(
 def _write_goals(
     window: transitions.TransitionWindow,
     observation: Tree,
-    steps: arrays.Ints,
+    steps: arrays_lib.Ints,
     paths: Mapping[str, str],
     goals: Columns,
 ) -> None:

@@ -6,24 +6,24 @@ from typing import Literal
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.schema import schema as schema_lib
 
 StorageUnit = Literal["timesteps", "sequences", "episodes", "fragments"]
 
 
-def stored(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, arrays.Array]:
+def stored(columns: Mapping[str, arrays_lib.Array], unit: StorageUnit) -> dict[str, arrays_lib.Array]:
     """Return the columns that are stored: all but seq_lens, which holds the lengths of the items."""
     return {name: column for name, column in columns.items() if (unit, name) != ("sequences", "seq_lens")}
 
 
-def stored_fields(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> dict[str, schema_lib.Field]:
+def stored_fields(columns: Mapping[str, arrays_lib.Array], unit: StorageUnit) -> dict[str, schema_lib.Field]:
     """Return what a row of each column is that is stored."""
     return {name: schema_lib.Field(column.shape[1:], column.dtype) for name, column in stored(columns, unit).items()}
 
 
-def cut(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> tuple[arrays.Ints, arrays.Bools]:
+def cut(columns: Mapping[str, arrays_lib.Array], unit: StorageUnit) -> tuple[arrays_lib.Ints, arrays_lib.Bools]:
     """Return the lengths of the items in a batch [k], and whether each is complete [k]; others are dropped."""
     if unit == "episodes":
         return _episodes(columns)
@@ -36,7 +36,7 @@ def cut(columns: Mapping[str, arrays.Array], unit: StorageUnit) -> tuple[arrays.
     return lengths, np.ones(len(lengths), np.bool_)
 
 
-def _row_count(columns: Mapping[str, arrays.Array]) -> int:
+def _row_count(columns: Mapping[str, arrays_lib.Array]) -> int:
     first, *others = columns
     rows = len(columns[first])
     for name in others:
@@ -47,7 +47,7 @@ def _row_count(columns: Mapping[str, arrays.Array]) -> int:
     return rows
 
 
-def _sequences(columns: Mapping[str, arrays.Array]) -> arrays.Ints:
+def _sequences(columns: Mapping[str, arrays_lib.Array]) -> arrays_lib.Ints:
     """Return the lengths of the runs of rows given by seq_lens."""
     others = {name: column for name, column in columns.items() if name != "seq_lens"}
     _require(columns, "sequences", {"seq_lens": "seq_lens" in columns, "a column of rows": bool(others)})
@@ -62,7 +62,7 @@ def _sequences(columns: Mapping[str, arrays.Array]) -> arrays.Ints:
     return lengths
 
 
-def _episodes(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.Bools]:
+def _episodes(columns: Mapping[str, arrays_lib.Array]) -> tuple[arrays_lib.Ints, arrays_lib.Bools]:
     """Return the runs of equal eps_id; complete are those whose first t is 0 and whose last row ends the episode."""
     ends = [name for name in ("terminated", "truncated") if name in columns]
     present = {"eps_id": "eps_id" in columns, "t": "t" in columns, "terminated or truncated": bool(ends)}
@@ -80,7 +80,7 @@ def _episodes(columns: Mapping[str, arrays.Array]) -> tuple[arrays.Ints, arrays.
     return lengths, (times[firsts] == 0) & is_over
 
 
-def _column(columns: Mapping[str, arrays.Array], name: str, kinds: str, rule: str) -> arrays.Array:
+def _column(columns: Mapping[str, arrays_lib.Array], name: str, kinds: str, rule: str) -> arrays_lib.Array:
     """Return the column [k] that items are cut by; its dtype must be one of the numpy `kinds`."""
     column = columns[name]
     if column.ndim != 1 or column.dtype.kind not in kinds:
@@ -90,7 +90,7 @@ def _column(columns: Mapping[str, arrays.Array], name: str, kinds: str, rule: st
     return column
 
 
-def _require(columns: Mapping[str, arrays.Array], unit: str, names: Mapping[str, bool]) -> None:
+def _require(columns: Mapping[str, arrays_lib.Array], unit: str, names: Mapping[str, bool]) -> None:
     missing = " and ".join(name for name, is_there in names.items() if not is_there)
     if missing:
         raise errors.SchemaError(f"columns must include {missing} to be cut into {unit}, got {', '.join(columns)}")

@@ -20,7 +20,7 @@ import warnings
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import trees
 from relive.kernels import append
 from relive.persistence import state
@@ -287,7 +287,7 @@ def _axes_of_frames(shape: tuple[int, ...]) -> list[int]:
     return [axis for axis in (0, -1) if len(shape) > 1 and shape[axis] in _FRAMES]
 
 
-def _are_shifted(older: arrays.Array, newer: arrays.Array, axis: int) -> arrays.Bools:
+def _are_shifted(older: arrays_lib.Array, newer: arrays_lib.Array, axis: int) -> arrays_lib.Bools:
     """Return whether the newer frames of an observation are the older ones of the next, whose newest is another [k]."""
     before, after = np.moveaxis(older, axis + (axis >= 0), 1), np.moveaxis(newer, axis + (axis >= 0), 1)
     is_shifted = np.logical_not(splices.differ(before[:, 1:], after[:, :-1]))

@@ -11,7 +11,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import randomness
 from relive.common import validation
 from relive.samplers import prioritized as prioritized_lib
@@ -124,7 +124,7 @@ class MixtureSampler(Generic[Batch]):
                 parts.append(part)
             return _joined(parts)
 
-    def sources(self, keys: Any) -> arrays.Ints:
+    def sources(self, keys: Any) -> arrays_lib.Ints:
         """Return the index of the buffer that each key belongs to [B]."""
         return validation.integers("keys", keys) % len(self._buffers)
 

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Literal, TypeAlias, get_args
 
 from relive.buffers import draws as draws_lib
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.samplers import prioritized
 from relive.storage import steps as steps_lib
@@ -72,7 +72,7 @@ class RowOrigin:
         return ", ".join(parts)
 
 
-def of(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays.Ints) -> RowOrigin:
+def of(store: steps_lib.StepStore, draws: draws_lib.Draws, slots: arrays_lib.Ints) -> RowOrigin:
     """Return the origin of the row in `slots` [1]."""
     episodes, key, sampler = store.episodes_of(slots), store.keys(slots).item(), draws.sampler
     limited, probability = draws.limited, sampler.probabilities(slots).item()

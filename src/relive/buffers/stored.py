@@ -19,7 +19,7 @@ from relive.buffers import column_stats
 from relive.buffers import draws
 from relive.buffers import misuse
 from relive.buffers import prefetch as prefetch_lib
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import claims
 from relive.common import imports
 from relive.common import notebook
@@ -239,16 +239,18 @@ class StoredSteps(recorded.Recorded, Generic[Batch]):
         self._draws.stale_keys += num_stale
         return len(slots)
 
-    def _record_priorities(self, keys: arrays.Keys, priorities: arrays.Floats, then: Callable[[], None] | None) -> None:
+    def _record_priorities(
+        self, keys: arrays_lib.Keys, priorities: arrays_lib.Floats, then: Callable[[], None] | None
+    ) -> None:
         if then is not None:
             then()
         self._journal.set_priorities(keys, priorities)
 
-    def _require_given_out(self, keys: arrays.Keys) -> None:
+    def _require_given_out(self, keys: arrays_lib.Keys) -> None:
         """Raise ArgumentError if one of the keys [k] is of no step that was ever added."""
         validation.require_given_out(keys, self._store.next_key, "steps")
 
-    def get_priorities(self, keys: Any) -> arrays.Floats:
+    def get_priorities(self, keys: Any) -> arrays_lib.Floats:
         """Return the raw priorities of the steps with those keys [B].
 
         Raises:
@@ -278,11 +280,11 @@ class StoredSteps(recorded.Recorded, Generic[Batch]):
         self._draws.stale_keys += len(keys) - len(slots)
         return len(slots)
 
-    def eligible_keys(self) -> arrays.Keys:
+    def eligible_keys(self) -> arrays_lib.Keys:
         """Return the keys of all anchors that may be drawn now, oldest first. O(capacity)."""
         return np.sort(self._store.keys(self._draws.anchors.slots()))
 
-    def _readable_slots(self, keys: Any) -> arrays.Ints:
+    def _readable_slots(self, keys: Any) -> arrays_lib.Ints:
         """Return the slots of the steps with those keys [B]; a window can be read from each.
 
         Raises:
@@ -482,7 +484,7 @@ class StoredSteps(recorded.Recorded, Generic[Batch]):
         self._store.check()
         self._draws.check()
 
-    def _stored_slots(self, keys: Any) -> arrays.Ints:
+    def _stored_slots(self, keys: Any) -> arrays_lib.Ints:
         keys = validation.integers("keys", keys)
         slots, alive = self._store.lookup(keys)
         if isinstance(alive, np.ndarray):

@@ -25,15 +25,15 @@ import numpy as np
 
 import relive
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import imports
 
 with imports.optional_dependency("demo"):
     import gymnasium as gym
     from matplotlib import figure
 
-Environment: TypeAlias = gym.Env[arrays.Floats, Any]
-Writer: TypeAlias = relive.EpisodeWriter[arrays.Floats, int]
+Environment: TypeAlias = gym.Env[arrays_lib.Floats, Any]
+Writer: TypeAlias = relive.EpisodeWriter[arrays_lib.Floats, int]
 
 NEXT = "https://relive-rl.github.io/relive/get_started.html writes such a program"
 SECONDS = "10 to 120"  # What CartPole takes, also on a busy machine.
@@ -61,11 +61,11 @@ class QNetwork:
         self._moments = [(np.zeros_like(layer), np.zeros_like(layer)) for layer in self._layers]
         self._updates = 0
 
-    def values(self, observations: arrays.Floats) -> arrays.Floats:
+    def values(self, observations: arrays_lib.Floats) -> arrays_lib.Floats:
         """Return the value of each action [B, A] in each of `observations` [B, O]."""
         return self._forward(observations)[-1]
 
-    def _forward(self, observations: arrays.Floats) -> list[arrays.Floats]:
+    def _forward(self, observations: arrays_lib.Floats) -> list[arrays_lib.Floats]:
         """Return what goes into each layer, with a last column of ones, and last the values."""
         ones = np.ones((len(observations), 1))
         passed = [np.hstack([observations, ones])]
@@ -73,7 +73,9 @@ class QNetwork:
             passed.append(np.hstack([np.maximum(passed[-1] @ layer, 0.0), ones]))
         return [*passed, passed[-1] @ self._layers[-1]]
 
-    def improve(self, observations: arrays.Floats, actions: arrays.Ints, targets: arrays.Floats, rate: float) -> None:
+    def improve(
+        self, observations: arrays_lib.Floats, actions: arrays_lib.Ints, targets: arrays_lib.Floats, rate: float
+    ) -> None:
         """Take one step of Adam (Kingma and Ba 2015) down the mean of (values[actions] - targets)^2 / 2."""
         *inputs, values = self._forward(observations)
         rows, slope = np.arange(len(actions)), np.zeros_like(values)
@@ -119,7 +121,7 @@ class Training:
         self._num_actions = gym.spaces.flatdim(self._checked.single_action_space)
         widths = (gym.spaces.flatdim(self._checked.single_observation_space), *HIDDEN_WIDTHS, self._num_actions)
         self._network = self.best_network = QNetwork(widths, network_rng)
-        self.buffer = relive.EpisodeReplayBuffer[arrays.Floats, int](
+        self.buffer = relive.EpisodeReplayBuffer[arrays_lib.Floats, int](
             max_transitions=BUFFER_STEPS,
             limiter=relive.SampleToInsertRatio(SAMPLES_PER_STEP, min_size=WARM_UP, error_buffer=4 * BATCH_SIZE),
             seed=buffer_rng,
@@ -172,7 +174,9 @@ class Training:
         except relive.ClosedError:
             self._check()
 
-    def _improve(self, samples: Sequence[relive.ReplaySample[arrays.Floats, int]], target_network: QNetwork) -> None:
+    def _improve(
+        self, samples: Sequence[relive.ReplaySample[arrays_lib.Floats, int]], target_network: QNetwork
+    ) -> None:
         """Take one step of double Q-learning (van Hasselt et al. 2016): one network chooses, the other one judges.
 
         target = reward + next_discount * Q_target(next_observation, argmax_a Q(next_observation, a))
@@ -199,7 +203,7 @@ class Training:
             self._say(f"{self.steps:7,} steps   exploring {recent:>6}   greedy {returns.mean():6.1f}")
         return self.threshold is not None and self.steps >= LEAST_STEPS and self._best_score >= self.threshold
 
-    def play(self, network: QNetwork) -> arrays.Floats:
+    def play(self, network: QNetwork) -> arrays_lib.Floats:
         """Return the returns of greedy episodes, played side by side [EPISODES]."""
         observations, _ = self._checked.reset(seed=int(self._check_rng.integers(2**31)))
         returns, is_running = np.zeros(EPISODES), np.ones(EPISODES, bool)
@@ -211,7 +215,7 @@ class Training:
         return returns
 
 
-def _score(returns: arrays.Floats) -> float:
+def _score(returns: arrays_lib.Floats) -> float:
     return float(returns.mean() - 3.0 * returns.std() / np.sqrt(EPISODES))
 
 
@@ -232,7 +236,7 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             was_interrupted = True
             say("stopping: what was learned so far is evaluated (Ctrl-C again to leave at once)")
-        returns: list[arrays.Floats] = []
+        returns: list[arrays_lib.Floats] = []
         for part in range(1, 6):  # A line for each, so that no second or two pass in silence.
             returns.append(training.play(training.best_network))
             say(f"evaluated the best network in {part * EPISODES} of {5 * EPISODES} episodes")

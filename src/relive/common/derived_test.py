@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import duplicates
 
 
-class Numbers(arrays.Derived):
+class Numbers(arrays_lib.Derived):
     """Has an array, and what writes to it faster."""
 
     _DERIVED = "one", "last"
@@ -43,7 +43,7 @@ def test_nothing_derived_is_in_the_state() -> None:
 
 
 def test_a_class_without_a_derivation_cannot_be_made() -> None:
-    class Silent(arrays.Derived):
+    class Silent(arrays_lib.Derived):
         pass
 
     with pytest.raises(TypeError, match="_derive"):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.episodes import episode as episode_lib
 from relive.episodes import metadata as metadata_lib
@@ -217,7 +217,7 @@ def load(given: state.StateReader, store: Store, codec: codec_lib.Codec) -> None
         raise errors.CheckpointError(f"episodes cannot be: {error}") from error
 
 
-def _times(given: state.StateReader, name: str, count: int, least: float) -> arrays.Array:
+def _times(given: state.StateReader, name: str, count: int, least: float) -> arrays_lib.Array:
     times = given.array(name, np.float64, (count,))
     if not (np.isfinite(times) & (times >= least)).all():
         raise errors.CheckpointError(f"array {name} must hold finite numbers of at least {least}")

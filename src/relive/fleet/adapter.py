@@ -24,7 +24,7 @@ import inspect
 from typing import Any, Literal, NamedTuple, NotRequired, TypeAlias, TypedDict
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.fleet import replies
 from relive.limits import rate_limiters
 from relive.samplers import prioritized
@@ -93,15 +93,17 @@ class Request(TypedDict):
 
 
 @dataclasses.dataclass(slots=True)
-class DrawnKeys(batches.KeyedBatch[arrays.Array]):
+class DrawnKeys(batches.KeyedBatch[arrays_lib.Array]):
     """A batch of a column buffer of which only the keys are gathered [B]."""
 
-    keys: arrays.Keys
-    probabilities: arrays.Floats
-    weights: arrays.Floats
+    keys: arrays_lib.Keys
+    probabilities: arrays_lib.Floats
+    weights: arrays_lib.Floats
 
     @classmethod
-    def of(cls, store: Any, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats) -> "DrawnKeys":
+    def of(
+        cls, store: Any, slots: arrays_lib.Ints, probabilities: arrays_lib.Floats, weights: arrays_lib.Floats
+    ) -> "DrawnKeys":
         """Return the keys of what was drawn from a store."""
         return cls(store.keys(slots), probabilities, weights)
 
@@ -268,9 +270,9 @@ class Adapter(abc.ABC):
         if isinstance(self.buffer.sampler, prioritized.PrioritizedSampler):
             self.buffer.sampler._note_draws(ticks)
 
-    def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
+    def are_stored(self, keys: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether what has each key is stored [k]; not for buffers of episodes, which have no keys."""
-        stored: arrays.Bools = self.buffer._store.are_stored(keys)
+        stored: arrays_lib.Bools = self.buffer._store.are_stored(keys)
         return stored
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 from relive import errors
 from relive.agents import token_buffer
 from relive.buffers import column
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import trees
 from relive.common import validation
 from relive.episodes import buffer as buffer_lib
@@ -79,9 +79,9 @@ class ColumnAdapter(adapter.Adapter):
         """Return a block that takes the last draw, which was of those rows, back if it raises."""
         return self.buffer._revocable(rows.keys)
 
-    def are_stored(self, keys: arrays.Ints) -> arrays.Bools:
+    def are_stored(self, keys: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether the step of each key is stored [k]."""
-        are_stored: arrays.Bools = np.zeros(len(keys), np.bool_)
+        are_stored: arrays_lib.Bools = np.zeros(len(keys), np.bool_)
         are_stored[self.buffer._store.lookup(keys)[1]] = True
         return are_stored
 

@@ -22,7 +22,7 @@ from relive.agents import facts
 from relive.agents import packing
 from relive.agents import queue as queue_lib
 from relive.agents import queued
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import copies
 from relive.common import validation
 from relive.episodes import sums as sums_lib
@@ -225,7 +225,7 @@ class Consumption:
         produced, trained = (sums_lib.Tally.total([of_shard[which] for of_shard in found]) for which in (0, 1))
         return bias.TrainingBias(produced=produced.totals(), trained=trained.totals())
 
-    async def read(self, keys: Any) -> packing.TokenBatch[arrays.Array]:
+    async def read(self, keys: Any) -> packing.TokenBatch[arrays_lib.Array]:
         """Return the sequences of tokens with those keys [B]; see TokenReplayBuffer.read. Probabilities are NaN.
 
         Raises ShardLostError if a shard with one of them is lost.
@@ -239,12 +239,12 @@ class Consumption:
         batch.keys, batch.probabilities = keys.copy(), np.full(len(keys), np.nan)
         return batch
 
-    async def lengths(self, keys: Any) -> arrays.Ints:
+    async def lengths(self, keys: Any) -> arrays_lib.Ints:
         """Return the number of tokens of the sequences with those keys [B], without reading them; raises as `read`."""
         of_each, order = await self._of_keys("lengths", self._keys("lengths", keys))
         return np.concatenate([_NONE, *of_each])[order]
 
-    async def micro_batches(self, keys: Any, *, max_tokens: int, ranks: int = 1) -> list[list[arrays.Keys]]:
+    async def micro_batches(self, keys: Any, *, max_tokens: int, ranks: int = 1) -> list[list[arrays_lib.Keys]]:
         """Return those keys [B] divided into micro-batches of at most `max_tokens` tokens, without reading them.
 
         See TokenReplayBuffer.micro_batches. Raises ShardLostError if a shard with one of them is lost.
@@ -253,7 +253,7 @@ class Consumption:
         parts = packing.micro_batches(await self.lengths(keys), max_tokens=max_tokens, ranks=ranks)
         return [[keys[places] for places in of_rank] for of_rank in parts]
 
-    async def eligible_keys(self, **options: Any) -> arrays.Keys:
+    async def eligible_keys(self, **options: Any) -> arrays_lib.Keys:
         """Return the keys of all that may be drawn, those of each shard oldest first; lost shards are skipped.
 
         Args:
@@ -288,12 +288,12 @@ class Consumption:
             calls.append(self._shards.ask_or_none(shard, "update", keys[here] // shares.MOST_SHARDS, own))
         return sum([updated or 0 for updated in await asyncio.gather(*calls)])
 
-    def _keys(self, call: str, keys: Any) -> arrays.Ints:
+    def _keys(self, call: str, keys: Any) -> arrays_lib.Ints:
         if self._description.writer != "tokens_writer":
             raise errors.ArgumentError(f"{call} needs buffers of tokens, got {self._description.kind}")
         return validation.integers("keys", keys)
 
-    async def _of_keys(self, call: str, keys: arrays.Ints) -> tuple[list[Any], arrays.Ints]:
+    async def _of_keys(self, call: str, keys: arrays_lib.Ints) -> tuple[list[Any], arrays_lib.Ints]:
         """Return the replies of shards to a call with their keys, and where those of `keys` [B] are in all of them [B].
 
         Raises UnknownKeyError for keys of no shard, and ShardLostError if a shard with one of them is lost.

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.episodes import versions as versions_lib
 from relive.fleet import adapter
@@ -113,14 +113,14 @@ class Draws:
                 )
         return batches
 
-    def _points(self, count: int) -> arrays.Floats:
+    def _points(self, count: int) -> arrays_lib.Floats:
         """Return `count` random numbers from 0 to 1, each of which falls into the share of a shard."""
         if not self._description.is_stratified:
             return self._rng.random(count)
         return (np.arange(count) + self._rng.random()) / max(count, 1)
 
     async def _ask_all(
-        self, points: Sequence[arrays.Floats], options: Mapping[str, Any], tick: int, begun: int, keys_only: bool
+        self, points: Sequence[arrays_lib.Floats], options: Mapping[str, Any], tick: int, begun: int, keys_only: bool
     ) -> tuple[Probabilities, Drawn]:
         """Ask all shards for rows; return the probabilities from which their numbers were guessed, and the replies."""
         loop = asyncio.get_running_loop()
@@ -180,7 +180,7 @@ def _probabilities(weights: Weights) -> Probabilities:
     return dict(zip(weights, shares.probabilities(list(weights.values())), strict=True))
 
 
-def _counts(probabilities: Probabilities, points: Sequence[arrays.Floats], spare: float = 0.0) -> Counts:
+def _counts(probabilities: Probabilities, points: Sequence[arrays_lib.Floats], spare: float = 0.0) -> Counts:
     """Return how many of the points of each batch fall into the interval of each shard, and some to spare."""
     if not points or not any(probabilities.values()):
         return {shard: [0] * len(points) for shard in probabilities}

@@ -16,7 +16,7 @@ import numpy as np
 from relive import errors
 from relive.agents import queue as queue_lib
 from relive.buffers import prefetch as prefetch_lib
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import duplicates
 from relive.common import validation
 from relive.fleet import adapter
@@ -233,7 +233,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         """
         return (await self._some(validation.batch_size("batch_size", batch_size), 1, options))[0]
 
-    async def sample_keys(self, batch_size: int) -> arrays.Keys:
+    async def sample_keys(self, batch_size: int) -> arrays_lib.Keys:
         """Draw as `sample` does from buffers of columns, and return only the keys [B].
 
         Raises:
@@ -243,7 +243,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         if not self._description.has_columns:
             raise errors.ArgumentError(f"sample_keys needs buffers of columns, got {self._description.kind}")
         batch: Any = (await self._some(validation.batch_size("batch_size", batch_size), 1, {}, keys_only=True))[0]
-        keys: arrays.Keys = batch.keys
+        keys: arrays_lib.Keys = batch.keys
         return keys
 
     async def _some(self, size: int, number: int, options: Mapping[str, Any], keys_only: bool = False) -> list[Batch]:
@@ -324,7 +324,7 @@ class Replay(consumption.Consumption, Generic[Batch]):
         self._stale_priorities += len(keys) - stored
         return stored
 
-    async def get_priorities(self, keys: Any) -> arrays.Floats:
+    async def get_priorities(self, keys: Any) -> arrays_lib.Floats:
         """Return the raw priorities of the steps with those keys [B].
 
         Raises:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from relive.agents import packing
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import copies
 from relive.fleet import adapter
 from relive.samplers import prioritized
@@ -39,7 +39,7 @@ def probabilities(weights: Sequence[adapter.SamplingWeight]) -> list[float]:
     return [each / total for each in likely]
 
 
-def counts(probabilities: Sequence[float], points: arrays.Floats) -> arrays.Ints:
+def counts(probabilities: Sequence[float], points: arrays_lib.Floats) -> arrays_lib.Ints:
     """Return how many of the points [B], from 0 to 1, fall into the interval of each shard [k]."""
     if len(probabilities) == 1:
         return np.array([len(points)])
@@ -51,8 +51,8 @@ def importance_weights(
     weights: Sequence[adapter.SamplingWeight],
     exponent: float,
     normalization: prioritized.WeightNormalization,
-    drawn: arrays.Floats,
-) -> arrays.Floats:
+    drawn: arrays_lib.Floats,
+) -> arrays_lib.Floats:
     """Return (N P_i)^-beta of rows drawn with probabilities P_i [B] (Schaul et al. 2016, section 3.4), normalized."""
     size = float(sum([weight.size for weight in weights]))
     if normalization != "buffer":
@@ -100,13 +100,13 @@ def joined(parts: Sequence[Part], rng: np.random.Generator, padding: tuple[int, 
     return kind(**{name: _taken(column, parts, order) for name, column in columns.items()})
 
 
-def by_shard(keys: arrays.Ints) -> dict[int, arrays.Ints]:
+def by_shard(keys: arrays_lib.Ints) -> dict[int, arrays_lib.Ints]:
     """Return the positions in `keys` [B] of each shard's keys, for the shards that have any."""
     shards = keys % MOST_SHARDS
     return {int(shard): np.flatnonzero(shards == shard) for shard in np.unique(shards)}
 
 
-def _order(parts: Sequence[Part], rng: np.random.Generator) -> arrays.Ints:
+def _order(parts: Sequence[Part], rng: np.random.Generator) -> arrays_lib.Ints:
     """Return which rows of all parts [sum of their lengths] to take [B], in random order."""
     places, start = [], 0
     for part in parts:
@@ -116,7 +116,7 @@ def _order(parts: Sequence[Part], rng: np.random.Generator) -> arrays.Ints:
     return rng.permutation(np.concatenate(places))
 
 
-def _taken(columns: list[Any], parts: Sequence[Part], order: arrays.Ints | None) -> Any:
+def _taken(columns: list[Any], parts: Sequence[Part], order: arrays_lib.Ints | None) -> Any:
     """Join the parts of trees of arrays, and take rows in that order; None for one part, copied if it is read-only.
 
     An agent that a shard has never seen is absent in its rows: None stands for zeros.
@@ -142,8 +142,8 @@ def _taken(columns: list[Any], parts: Sequence[Part], order: arrays.Ints | None)
 
 
 def joined_tokens(
-    batches: Sequence[packing.TokenBatch[arrays.Array]], order: arrays.Ints, padding: tuple[int, int]
-) -> packing.TokenBatch[arrays.Array]:
+    batches: Sequence[packing.TokenBatch[arrays_lib.Array]], order: arrays_lib.Ints, padding: tuple[int, int]
+) -> packing.TokenBatch[arrays_lib.Array]:
     """Join batches of tokens, and take rows in that order."""
     columns = [batch._columns() for batch in batches]
     of_rows = ("keys", "prefix_ids", "prefix_lengths", "probabilities", "weights", "returns", "is_exact")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import copies
 from relive.common import trees
 from relive.common import validation
@@ -19,7 +19,7 @@ from relive.joint import rows as joint_rows
 from relive.schema import casting
 from relive.schema import encoding
 
-Leaves: TypeAlias = dict[str, arrays.Array]
+Leaves: TypeAlias = dict[str, arrays_lib.Array]
 """The arrays of trees, by path."""
 _ENDS: tuple[chunks.End, ...] = ("OPEN", "TERMINATED", "TRUNCATED")
 """How an episode goes on, by the event of its newest step."""
@@ -268,7 +268,7 @@ def _are_equal(first: Leaves, second: Leaves) -> bool:
     return first.keys() == second.keys() and all(_is_equal(leaf, second[path]) for path, leaf in first.items())
 
 
-def _is_equal(first: arrays.Array, second: arrays.Array) -> bool:
+def _is_equal(first: arrays_lib.Array, second: arrays_lib.Array) -> bool:
     if first.shape != second.shape:
         return False
     if first.dtype == second.dtype and first.tobytes() == second.tobytes():

@@ -13,7 +13,7 @@ import numpy as np
 
 from relive import errors
 from relive.agents import packing
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.episodes import samples
 from relive.joint import batch as joint_batch
@@ -33,7 +33,7 @@ T_co = TypeVar("T_co", covariant=True)
 class _Mapped(Protocol[T_co]):
     """A batch of numpy arrays with a method `map`."""
 
-    def map(self, function: "Callable[[arrays.Array], jax.Array]", /) -> T_co: ...
+    def map(self, function: "Callable[[arrays_lib.Array], jax.Array]", /) -> T_co: ...
 
 
 @overload
@@ -48,12 +48,12 @@ def as_jax(
 
 @overload
 def as_jax(
-    batch: tuple[arrays.Array, arrays.Array], *, device: "Device | None" = None
+    batch: tuple[arrays_lib.Array, arrays_lib.Array], *, device: "Device | None" = None
 ) -> "tuple[jax.Array, jax.Array]": ...
 
 
 @overload
-def as_jax(batch: dict[str, arrays.Array], *, device: "Device | None" = None) -> "dict[str, jax.Array]": ...
+def as_jax(batch: dict[str, arrays_lib.Array], *, device: "Device | None" = None) -> "dict[str, jax.Array]": ...
 
 
 def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
@@ -84,14 +84,14 @@ def as_jax(batch: Any, *, device: "Device | None" = None) -> Any:
     >>> relive_jax.as_jax(buffer.sample(4)).reward.shape
     (4,)
     """
-    parts: list[arrays.Array] = []
+    parts: list[arrays_lib.Array] = []
     with np.errstate(all="ignore", over="raise"):
         batches.converted(batch, lambda root, name, array: parts.append(_array(root + name, array)))
     made = iter(jax.device_put(parts, device))  # One call for all: each takes as long as a whole draw.
     return batches.converted(batch, lambda root, name, array: next(made))
 
 
-def _array(path: str, array: arrays.Array) -> arrays.Array:
+def _array(path: str, array: arrays_lib.Array) -> arrays_lib.Array:
     """Return an array of a dtype that JAX has; raise ArgumentError if there is none for its numbers."""
     if array.dtype.kind not in "biufc" or array.dtype.itemsize > 16 or (array.dtype.kind == "f" and array.itemsize > 8):
         raise errors.ArgumentError(f"{path} must be of a dtype that JAX has, got {array.dtype}")

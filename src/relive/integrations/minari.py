@@ -22,7 +22,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
@@ -224,7 +224,7 @@ def _fields_of(name: str, space: "spaces.Space") -> Any:
         raise type(error)(f"{error}{': fields= leaves it out' if hasattr(space, 'spaces') else ''}") from error
 
 
-def _columns_of(opened: Any, taken: "Mapping[str, spaces.Space]", episode: Any) -> tuple[Any, Any, arrays.Array]:
+def _columns_of(opened: Any, taken: "Mapping[str, spaces.Space]", episode: Any) -> tuple[Any, Any, arrays_lib.Array]:
     """Return what is taken of the observations and the actions of an episode, and the rewards."""
     observations = spaces.tree_of(opened.observation_space, episode.observations)
     actions = spaces.tree_of(opened.action_space, episode.actions)

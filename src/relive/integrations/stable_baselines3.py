@@ -20,7 +20,7 @@ import numpy as np
 from relive import errors
 from relive.buffers import hindsight
 from relive.buffers import ring
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import copies
 from relive.common import duplicates
 from relive.common import imports
@@ -229,7 +229,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
 
     def _samples(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> Any:
         # `torch.from_numpy` does what their `to_torch` does, in a third of the time.
-        as_tensor: Callable[[arrays.Array], Any] = torch.from_numpy if self.device.type == "cpu" else self._moved
+        as_tensor: Callable[[arrays_lib.Array], Any] = torch.from_numpy if self.device.type == "cpu" else self._moved
         observation, following, discounts = batch.observation, batch.next_observation, None
         if env is not None or self._frame_stack > 1:
             observation, following = self._as_given(observation, env), self._as_given(following, env)
@@ -253,10 +253,10 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
         tree = _each(lambda shape, array: array.reshape(len(array), *shape), self.obs_shape, tree)
         return self._normalize_obs(tree, env)
 
-    def _moved(self, array: arrays.Array) -> "torch.Tensor":
+    def _moved(self, array: arrays_lib.Array) -> "torch.Tensor":
         return torch.from_numpy(array).to(self.device)
 
-    def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
+    def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays_lib.Array:
         """Return the sums of normalized rewards [B]."""
         if env is None:
             return batch.reward
@@ -287,7 +287,7 @@ class ReplayBuffer(duplicates.CopiedWhole, buffers.ReplayBuffer):
             return array.reshape(self.n_envs, self._frame_stack, -1, *shape[1:])
         return array
 
-    def _cut_streams(self, observation: Any, following: Any, has_ended: arrays.Bools) -> list[int]:
+    def _cut_streams(self, observation: Any, following: Any, has_ended: arrays_lib.Bools) -> list[int]:
         """Return the streams whose open episodes do not continue; raise ArgumentError for inconsistent stacks."""
         is_open = self._buffer._store.is_open(np.arange(self.n_envs))
         # For a replaced buffer the last next observations are unknown.
@@ -385,7 +385,9 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
             for name, fields in self._extras.items()
         }
 
-    def _judged(self, achieved: arrays.Array, goals: arrays.Array, kept: Any) -> tuple[arrays.Array, arrays.Bools]:
+    def _judged(
+        self, achieved: arrays_lib.Array, goals: arrays_lib.Array, kept: Any
+    ) -> tuple[arrays_lib.Array, arrays_lib.Bools]:
         """Return the rewards [k] of steps for other goals, with no terminations."""
         count = len(goals)
         infos: list[dict[str, Any]] = [{} for _ in range(count)]
@@ -395,7 +397,7 @@ class HerReplayBuffer(ReplayBuffer, her.HerReplayBuffer):
         rewards = self.env.env_method("compute_reward", achieved, goals, infos, indices=[0])[0]
         return np.reshape(rewards, -1), np.zeros(count, np.bool_)
 
-    def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays.Array:
+    def _rewards(self, batch: batches.TransitionBatch, env: "vec_env.VecNormalize | None") -> arrays_lib.Array:
         return np.asarray(self._normalize_reward(batch.reward, env))
 
 
@@ -411,7 +413,7 @@ def _first(tree: Any) -> Any:
     return {key: rows[0] for key, rows in tree.items()} if isinstance(tree, dict) else tree[0]
 
 
-def _are_same(these: Any, those: Any) -> arrays.Bools:
+def _are_same(these: Any, those: Any) -> arrays_lib.Bools:
     """Return whether two trees hold the same bytes in each row [k]."""
     pairs = zip(trees.flat("", these).values(), trees.flat("", those).values(), strict=True)
     same = [[this.tobytes() == that.tobytes() for this, that in zip(*pair, strict=True)] for pair in pairs]

@@ -11,7 +11,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.kernels import append
 from relive.persistence import state
@@ -41,12 +41,12 @@ class Rows(NamedTuple):
         marks: Key, stream, episode and so on, by name [N].
     """
 
-    slots: arrays.Ints
-    episodes: arrays.Ints
-    is_last: arrays.Bools
-    has_final: arrays.Bools
-    final_slots: arrays.Ints
-    marks: dict[str, arrays.Array]
+    slots: arrays_lib.Ints
+    episodes: arrays_lib.Ints
+    is_last: arrays_lib.Bools
+    has_final: arrays_lib.Bools
+    final_slots: arrays_lib.Ints
+    marks: dict[str, arrays_lib.Array]
 
 
 def rows_of(history: steps.StepStore) -> Rows:
@@ -67,7 +67,7 @@ def rows_of(history: steps.StepStore) -> Rows:
     return Rows(slots, episodes, is_last, has_final, final_slots, marks)
 
 
-def slots_by_episode(history: steps.StepStore) -> tuple[arrays.Ints, arrays.Ints]:
+def slots_by_episode(history: steps.StepStore) -> tuple[arrays_lib.Ints, arrays_lib.Ints]:
     """Return the slots of all steps, episode by episode in the order of their first steps, but for those left out.
 
     And for each the slot of the step that was left out after it; -1 for none.
@@ -81,7 +81,7 @@ def slots_by_episode(history: steps.StepStore) -> tuple[arrays.Ints, arrays.Ints
     return slots[~is_left_out], final_slots[~is_left_out]
 
 
-def final_observations(history: steps.StepStore, rows: Rows, path: str, where: arrays.Array) -> arrays.Array:
+def final_observations(history: steps.StepStore, rows: Rows, path: str, where: arrays_lib.Array) -> arrays_lib.Array:
     """Return a field of the final observations of episodes, in the order of their last steps.
 
     Args:
@@ -98,8 +98,8 @@ def final_observations(history: steps.StepStore, rows: Rows, path: str, where: a
 
 
 def in_turn(
-    call: str, history: steps.StepStore, groups: Sequence[arrays.Ints], progress: state.Progress | None
-) -> Iterator[arrays.Ints]:
+    call: str, history: steps.StepStore, groups: Sequence[arrays_lib.Ints], progress: state.Progress | None
+) -> Iterator[arrays_lib.Ints]:
     """Yield groups of slots one by one, and report the bytes of each after it was read.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from relive.buffers import column
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import trees
 from relive.common import validation
 from relive.integrations import step_columns
@@ -45,13 +45,13 @@ class StoredEpisode:
             if the step was added without it and none has followed.
     """
 
-    keys: arrays.Ints
+    keys: arrays_lib.Ints
     stream: int
     start_step: int
     status: StoredStatus
     observations: Tree
     actions: Tree
-    rewards: arrays.Array
+    rewards: arrays_lib.Array
     extras: dict[str, Tree]
     has_final_observation: bool
 
@@ -60,16 +60,16 @@ class StoredEpisode:
         return len(self.keys)
 
     @property
-    def terminated(self) -> arrays.Bools:
+    def terminated(self) -> arrays_lib.Bools:
         """Whether the task ended with each step [T]."""
         return self._flags("COMPLETED")
 
     @property
-    def truncated(self) -> arrays.Bools:
+    def truncated(self) -> arrays_lib.Bools:
         """Whether the episode was truncated after each step [T]."""
         return self._flags("TRUNCATED")
 
-    def _flags(self, status: StoredStatus) -> arrays.Bools:
+    def _flags(self, status: StoredStatus) -> arrays_lib.Bools:
         flags = np.zeros(len(self), np.bool_)
         flags[-1] = self.status == status
         return flags

@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.common import trees
 from relive.common import validation
@@ -50,7 +50,7 @@ with imports.optional_dependency("torch"):
 
 Tensors: TypeAlias = "dict[str, torch.Tensor]"
 """Tensors by path."""
-_Pair: TypeAlias = tuple[Tensors, Tensors, arrays.Ints | None]
+_Pair: TypeAlias = tuple[Tensors, Tensors, arrays_lib.Ints | None]
 """Tensors to compare, and of which rows the answer counts; None for all."""
 
 _SHARED = ("cpu",)
@@ -199,13 +199,13 @@ class TensorStorage:
         for path in self._rows:
             self._put(self._rows, path, np.asarray(slots).reshape(-1) + 1, values[path])
 
-    def _put(self, tensors: Tensors, path: str, index: arrays.Ints, values: arrays.Array) -> None:
+    def _put(self, tensors: Tensors, path: str, index: arrays_lib.Ints, values: arrays_lib.Array) -> None:
         """Write arrays [k, ...] of a field into rows [k] of tensors."""
         kept = np.array(values, order="C").reshape(len(index), *self._schema.fields[path].shape)
         sent = torch.from_numpy(kept.view(self._kept[path])).to(self.device)
         tensors[path].index_copy_(0, torch.from_numpy(index).to(self.device), sent)
 
-    def read(self, slots: memory.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: memory.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         """Return the rows in `slots` [...] as arrays, each column of shape slots.shape + field.shape.
 
         Raises:
@@ -215,21 +215,21 @@ class TensorStorage:
         """
         self._require_own_process()
         rewards, paths = self._places.read(slots, ("reward",)), self._schema.fields
-        found = dict[str, arrays.Array]()
+        found = dict[str, arrays_lib.Array]()
         for path in paths if fields is None else fields:
             if path not in paths:
                 raise memory.unknown_field(path, paths)
             found[path] = rewards[path] if path == "reward" else self._host(self._rows, path, np.asarray(slots) + 1)
         return found
 
-    def _host(self, tensors: Tensors, path: str, index: arrays.Ints) -> arrays.Array:
+    def _host(self, tensors: Tensors, path: str, index: arrays_lib.Ints) -> arrays_lib.Array:
         """Return a field of some rows [...] of tensors in memory."""
         chosen = torch.from_numpy(index.reshape(-1)).to(self.device)
         found = tensors[path].index_select(0, chosen).cpu().numpy()
         field = self._schema.fields[path]
         return found.view(field.dtype).reshape((*index.shape, *field.shape))
 
-    def _to_device(self, parts: Sequence[arrays.Array]) -> "list[torch.Tensor]":
+    def _to_device(self, parts: Sequence[arrays_lib.Array]) -> "list[torch.Tensor]":
         """Return those arrays on the device, in one copy that the host does not wait for."""
         parts = [part if part.flags.c_contiguous and part.flags.writeable else part.copy() for part in parts]
         if self._is_shared:
@@ -246,7 +246,7 @@ class TensorStorage:
             for start, part in zip(starts, parts, strict=False)
         ]
 
-    def _to_host(self, parts: "Sequence[torch.Tensor]", count: int, dtype: np.dtype[Any]) -> list[arrays.Array]:
+    def _to_host(self, parts: "Sequence[torch.Tensor]", count: int, dtype: np.dtype[Any]) -> list[arrays_lib.Array]:
         """Return tensors [count] or [1] in memory, of one dtype, in one copy."""
         packed = torch.empty((len(parts), count), dtype=_torch_dtype("reward", dtype), device=self.device)
         for row, part in zip(packed, parts, strict=True):
@@ -321,7 +321,7 @@ class _Addresses(reader.RowReader):
         self.read: Any = self._read
         self.takes_any = True
 
-    def _read(self, slots: arrays.Ints, paths: Collection[str]) -> steps_lib.Columns:
+    def _read(self, slots: arrays_lib.Ints, paths: Collection[str]) -> steps_lib.Columns:
         rewards = self.rewards
         return {path: rewards.take(slots) if path == "reward" else np.add(slots, 1, dtype=np.int64) for path in paths}
 
@@ -346,7 +346,7 @@ class TensorStore(steps_lib.StepStore):
     def _derive(self) -> None:
         super()._derive()
         self.remote, self._everyone = self, encoding.all_streams(self.streams)
-        self._announced_at: arrays.Ints = 1 + self.capacity + self._everyone
+        self._announced_at: arrays_lib.Ints = 1 + self.capacity + self._everyone
         parts = ("observation", "action", "extras")
         self._paths = {name: [path for path in self.tensors._rows if path.split("/")[0] == name] for name in parts}
         self._nest = {name: trees.nester(name, paths) for name, paths in self._paths.items()}
@@ -376,18 +376,18 @@ class TensorStore(steps_lib.StepStore):
         self._num_places = _FIRST_ROOM
         self._free_places = 1 + self.capacity + self.streams + np.arange(_FIRST_ROOM)
 
-    def read_rows(self, slots: arrays.Slots, fields: Collection[str] | None = None, /) -> steps_lib.Columns:
+    def read_rows(self, slots: arrays_lib.Slots, fields: Collection[str] | None = None, /) -> steps_lib.Columns:
         """Return the rows in `slots` [...] as arrays."""
         if self._unwritten is not None:
             return super().read_rows(slots, fields)
         return self.tensors.read(slots, fields)
 
-    def final_observations(self, episodes: arrays.Ints) -> steps_lib.Columns:
+    def final_observations(self, episodes: arrays_lib.Ints) -> steps_lib.Columns:
         """Return the final observations of those episodes [k] by path, as arrays."""
         index = np.maximum(self._behind.take(episodes) - (1 + self.capacity), 0)
         return {path: self.tensors._host(self.after, path, index) for path in self.after}
 
-    def _part(self, path: str, start: int, stop: int) -> arrays.Array:
+    def _part(self, path: str, start: int, stop: int) -> arrays_lib.Array:
         slots = append.slots_from(self.oldest_key + start, stop - start, self.capacity)
         return self.tensors.read(slots, (path,))[path]
 
@@ -427,9 +427,9 @@ class TensorStore(steps_lib.StepStore):
     # Writing.
 
     @property
-    def _behind(self) -> arrays.Ints:
+    def _behind(self) -> arrays_lib.Ints:
         """The addresses of the observations behind the episodes."""
-        addresses: arrays.Ints = self.finals.columns["observation"]
+        addresses: arrays_lib.Ints = self.finals.columns["observation"]
         return addresses
 
     def append(
@@ -479,14 +479,14 @@ class TensorStore(steps_lib.StepStore):
         return self._encoded(numbers, (observation, action, reward, following, extras), *flags, is_one=True)
 
     def encode_round(
-        self, streams: arrays.Ints, given: encoding.Given, terminated: Any, truncated: Any
+        self, streams: arrays_lib.Ints, given: encoding.Given, terminated: Any, truncated: Any
     ) -> encoding.Steps:
         """Return the steps that the arguments of `extend` describe."""
         encoding.require_round(self.streams, len(streams), given[2])
         return self._encoded(streams, given, terminated, truncated)
 
     def _encoded(
-        self, streams: arrays.Ints, given: encoding.Given, terminated: Any, truncated: Any, *, is_one: bool = False
+        self, streams: arrays_lib.Ints, given: encoding.Given, terminated: Any, truncated: Any, *, is_one: bool = False
     ) -> encoding.Steps:
         """Return one step of each of several streams [k]."""
         tensors, count = self.tensors, len(streams)
@@ -536,7 +536,7 @@ class TensorStore(steps_lib.StepStore):
 
         return steps._replace(rows=_Rows(steps.rows, write))
 
-    def encode_run(self, streams: arrays.Ints, events: bytes, given: encoding.Given) -> encoding.Steps:
+    def encode_run(self, streams: arrays_lib.Ints, events: bytes, given: encoding.Given) -> encoding.Steps:
         """Return the consecutive steps of one stream that the arguments of `add_steps` describe."""
         tensors, count, stream = self.tensors, len(streams), streams.item(0)
         tensors._require_own_process()
@@ -566,14 +566,16 @@ class TensorStore(steps_lib.StepStore):
 
         return steps._replace(rows=_Rows(steps.rows, write))
 
-    def _of_addresses(self, count: int, begin: arrays.Ints, reward: Any, after: arrays.Ints | None) -> encoding.Given:
+    def _of_addresses(
+        self, count: int, begin: arrays_lib.Ints, reward: Any, after: arrays_lib.Ints | None
+    ) -> encoding.Given:
         """Return what is given to the encoder for `count` rows with those addresses."""
         blank = np.zeros((count, 0), np.uint8)
         return begin, blank, reward, after, {"row": blank} if self._paths["extras"] else {}
 
-    def _resumed_places(self, streams: arrays.Ints) -> arrays.Ints:
+    def _resumed_places(self, streams: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return in which streams, by place, the newest episode has ended, is stored, and has a known end."""
-        places: arrays.Ints = (self.last.take(streams) == append.NONE).nonzero()[0]
+        places: arrays_lib.Ints = (self.last.take(streams) == append.NONE).nonzero()[0]
         if len(places):
             table = self.episodes.take(self.current.take(streams[places]), axis=1)
             is_its_own = (table[append.STREAM] == streams[places]) & (table[append.END] != append.OPEN)
@@ -588,7 +590,7 @@ class TensorStore(steps_lib.StepStore):
 
     def _on_host(
         self, told: dict[str, Any], count: int, pairs: "list[_Pair]", checked: Tensors
-    ) -> tuple[dict[str, Any], list[arrays.Bools]]:
+    ) -> tuple[dict[str, Any], list[arrays_lib.Bools]]:
         """Return rewards and flags, and of each pair which rows [k] are equal; all in one copy.
 
         Raises:
@@ -635,8 +637,13 @@ class TensorStore(steps_lib.StepStore):
         return told | host, are_equal
 
     def _placed(
-        self, streams: arrays.Ints, is_same: arrays.Bools, goes_on: arrays.Bools, ended: arrays.Ints, finals: Tensors
-    ) -> tuple[arrays.Ints, arrays.Ints, Callable[[], None]]:
+        self,
+        streams: arrays_lib.Ints,
+        is_same: arrays_lib.Bools,
+        goes_on: arrays_lib.Bools,
+        ended: arrays_lib.Ints,
+        finals: Tensors,
+    ) -> tuple[arrays_lib.Ints, arrays_lib.Ints, Callable[[], None]]:
         """Return addresses for steps of some streams [k], and the function that brings values there.
 
         They are those of what the steps begin with, and of what follows them. Values are brought to places that nothing
@@ -654,13 +661,13 @@ class TensorStore(steps_lib.StepStore):
         tags, at = self._behind.take(current), self._announced_at if is_whole else self._announced_at.take(streams)
         goes_on = goes_on & (self.knows.take(streams) > 0)
         lost = ended[:0]
-        if not arrays.all_set(goes_on):
+        if not arrays_lib.all_set(goes_on):
             # What is announced is about to be overwritten, but is behind an episode that ends here or has ended.
             (lost,) = ((tags == at) & ~goes_on).nonzero()
             lost = lost[self.is_known(current.take(lost))]
         places = self._take_places(len(lost) + len(ended))
         tags[lost] = places[: len(lost)]
-        begin, after = tags if arrays.all_set(is_same) else np.where(is_same, tags, _UNKNOWN), at
+        begin, after = tags if arrays_lib.all_set(is_same) else np.where(is_same, tags, _UNKNOWN), at
         if len(ended):
             after = at.copy()
             after[ended] = places[len(lost) :]
@@ -678,7 +685,7 @@ class TensorStore(steps_lib.StepStore):
 
         return begin, after, place
 
-    def _take_places(self, count: int) -> arrays.Ints:
+    def _take_places(self, count: int) -> arrays_lib.Ints:
         """Return the addresses of `count` places behind the streams to which nothing refers; make room if need be."""
         if count > len(self._free_places):
             base, room = 1 + self.capacity + self.streams, self._num_places
@@ -712,14 +719,16 @@ class TensorStore(steps_lib.StepStore):
 
     # Reading.
 
-    def read_window(self, window: Any, store: steps_lib.StepStore, slots: arrays.Ints, *weighted: arrays.Floats) -> Any:
+    def read_window(
+        self, window: Any, store: steps_lib.StepStore, slots: arrays_lib.Ints, *weighted: arrays_lib.Floats
+    ) -> Any:
         """Return what `window` reads of the rows in `slots` [B], as a batch of tensors."""
         if type(window) not in _WINDOWS:
             raise self.refused(type(window).__name__)
         self.tensors._require_own_process()
         batch: Any = window._read(store, slots, *weighted)
         kind: Any = type(batch)
-        sent, shapes = dict[str, arrays.Array](), dict[str, tuple[int, ...]]()
+        sent, shapes = dict[str, arrays_lib.Array](), dict[str, tuple[int, ...]]()
         dtype = torch.get_default_dtype()
         numpy_dtype: np.dtype[Any] | None = _CAST.get(dtype)
         with np.errstate(all="ignore", over="raise"):
@@ -770,7 +779,7 @@ def _are_equal(these: Tensors, those: Tensors) -> "torch.Tensor":
     return equal[0] if len(equal) == 1 else torch.stack(equal).all(0)
 
 
-def _are_equal_on_host(these: Tensors, those: Tensors, where: arrays.Ints | None) -> arrays.Bools:
+def _are_equal_on_host(these: Tensors, those: Tensors, where: arrays_lib.Ints | None) -> arrays_lib.Bools:
     """Do what `_are_equal` does, several times as fast: most rows are equal bit for bit; for some of them, or all."""
     is_equal = np.ones(len(next(iter(these.values()))) if where is None else len(where), np.bool_)
     for path, tensor in these.items():
@@ -792,7 +801,7 @@ def _renamed(following: Tensors) -> Tensors:
     return {f"next_{path}": column for path, column in following.items()}
 
 
-def _numpy(tensor: "torch.Tensor") -> arrays.Array:
+def _numpy(tensor: "torch.Tensor") -> arrays_lib.Array:
     return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).resolve_conj().resolve_neg().numpy()
 
 
@@ -800,7 +809,7 @@ def _as(dtype: "torch.dtype", tensor: "torch.Tensor") -> "torch.Tensor":
     return tensor.to(dtype) if tensor.dtype != dtype and tensor.is_floating_point() else tensor
 
 
-def _cast(name: str, array: arrays.Array, dtype: np.dtype[Any] | None) -> arrays.Array:
+def _cast(name: str, array: arrays_lib.Array, dtype: np.dtype[Any] | None) -> arrays_lib.Array:
     """Return floats in a dtype, if it is one of numpy; raise ArgumentError if one becomes infinite."""
     if dtype is None or array.dtype.kind != "f" or array.dtype == dtype:
         return array

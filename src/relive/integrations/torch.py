@@ -21,7 +21,7 @@ from relive import errors
 from relive.agents import packing
 from relive.agents import tokens
 from relive.buffers import column
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import imports
 from relive.common import validation
 from relive.episodes import samples
@@ -61,7 +61,7 @@ T_co = TypeVar("T_co", covariant=True)
 class _Mapped(Protocol[T_co]):
     """A batch of arrays with a method `map`."""
 
-    def map(self, function: "Callable[[arrays.Array], torch.Tensor]", /) -> T_co: ...
+    def map(self, function: "Callable[[arrays_lib.Array], torch.Tensor]", /) -> T_co: ...
 
 
 @overload
@@ -76,13 +76,13 @@ def as_tensors(
 
 @overload
 def as_tensors(
-    batch: tuple[arrays.Array, arrays.Array], *, dtype: Dtype = "default", device: Device = None
+    batch: tuple[arrays_lib.Array, arrays_lib.Array], *, dtype: Dtype = "default", device: Device = None
 ) -> "tuple[torch.Tensor, torch.Tensor]": ...
 
 
 @overload
 def as_tensors(
-    batch: dict[str, arrays.Array], *, dtype: Dtype = "default", device: Device = None
+    batch: dict[str, arrays_lib.Array], *, dtype: Dtype = "default", device: Device = None
 ) -> "dict[str, torch.Tensor]": ...
 
 
@@ -119,7 +119,7 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default", device: Device = None) -
     source, target = _CAST_ALIKE.get(floats, (None, None))
     from_numpy = torch.from_numpy
 
-    def convert(root: str, name: str, array: arrays.Array) -> "torch.Tensor":
+    def convert(root: str, name: str, array: arrays_lib.Array) -> "torch.Tensor":
         given = array.dtype
         try:
             if given is source:
@@ -133,7 +133,7 @@ def as_tensors(batch: Any, *, dtype: Dtype = "default", device: Device = None) -
             pass
         return _cast(root + name, _tensor(root + name, array), floats)
 
-    def convert_and_move(root: str, name: str, array: arrays.Array) -> "torch.Tensor":
+    def convert_and_move(root: str, name: str, array: arrays_lib.Array) -> "torch.Tensor":
         return convert(root, name, array).to(place)
 
     with np.errstate(all="ignore", over="raise"):
@@ -177,7 +177,7 @@ def _too_large(path: str, dtype: "torch.dtype | None") -> errors.ArgumentError:
     return errors.ArgumentError(f"{path} must fit {dtype}: set dtype for more")
 
 
-def _tensor(path: str, array: arrays.Array) -> "torch.Tensor":
+def _tensor(path: str, array: arrays_lib.Array) -> "torch.Tensor":
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 or stride % array.itemsize for stride in array.strides):
@@ -188,7 +188,7 @@ def _tensor(path: str, array: arrays.Array) -> "torch.Tensor":
         raise errors.ArgumentError(f"{path} must be of a dtype that tensors have, got {array.dtype}") from error
 
 
-def as_tensordict(batch: "packing.TokenBatch[arrays.Array]", *, nested: bool = False) -> "tensordict.TensorDict":
+def as_tensordict(batch: "packing.TokenBatch[arrays_lib.Array]", *, nested: bool = False) -> "tensordict.TensorDict":
     """Convert a batch of tokens to a TensorDict of the same names on the CPU, of batch size [B].
 
     Fields of tokens are padded [B, L, ...], or nested by `cu_seqlens`, in the jagged layout of torch; then `padding`
@@ -232,7 +232,7 @@ def as_tensordict(batch: "packing.TokenBatch[arrays.Array]", *, nested: bool = F
     return library.TensorDict(entries, [len(batch)])
 
 
-def from_tensordict(td: "tensordict.TensorDictBase") -> "packing.TokenBatch[arrays.Array]":
+def from_tensordict(td: "tensordict.TensorDictBase") -> "packing.TokenBatch[arrays_lib.Array]":
     """Convert a TensorDict from `as_tensordict`, or some of its rows, back to a batch of tokens, equal bit for bit.
 
     A padded one may have become jagged meanwhile, as in a queue that stores rows. Where rows have several lengths, in
@@ -336,7 +336,7 @@ def _check_entry(path: str, entry: Any, widths: list[int]) -> None:
         raise errors.ArgumentError(f"{path} must be {'floats' if path in _FLOATS else kind}, got {entry.dtype}")
 
 
-def _numpy(path: str, entry: "torch.Tensor") -> arrays.Array:
+def _numpy(path: str, entry: "torch.Tensor") -> arrays_lib.Array:
     """Return the values of a tensor [B, ...], or of a jagged one [N, ...]."""
     try:
         return (entry.values() if entry.is_nested else entry).detach().cpu().numpy()

@@ -15,7 +15,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column_stats
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.windows import batches
 
 Tree: TypeAlias = batches.Tree
@@ -83,7 +83,7 @@ class JointBatch(batches.KeyedBatch[batches.A]):
     agents: dict[str, AgentBatch[batches.A]]
     episodes: batches.A
     start_step: batches.A
-    keys: arrays.Keys
+    keys: arrays_lib.Keys
     probabilities: batches.A
     weights: batches.A
 
@@ -91,7 +91,7 @@ class JointBatch(batches.KeyedBatch[batches.A]):
 
         def map(self, function: Callable[[batches.A], batches.B]) -> "JointBatch[batches.B]": ...  # noqa: D102
 
-    def stacked(self: "JointBatch[arrays.Array]") -> AgentBatch[arrays.Array]:
+    def stacked(self: "JointBatch[arrays_lib.Array]") -> AgentBatch[arrays_lib.Array]:
         """Return the transitions of all agents stacked, [B, A] or [B, A, ...] each, in the order of `agents`.
 
         Raises:
@@ -136,7 +136,7 @@ class JointSequenceBatch(batches.KeyedBatch[batches.A]):
     agents: dict[str, batches.SequenceBatch[batches.A]]
     mask: batches.A
     start_step: batches.A
-    keys: arrays.Keys
+    keys: arrays_lib.Keys
     probabilities: batches.A
     weights: batches.A
 

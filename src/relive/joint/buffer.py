@@ -17,7 +17,7 @@ from relive import errors
 from relive.buffers import column
 from relive.buffers import column_stats
 from relive.buffers import ring
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import notebook
 from relive.common import validation
 from relive.common import words
@@ -136,7 +136,7 @@ class JointColumnBuffer(column.ColumnReplayBuffer[Batch], Generic[Batch]):
         present: Mapping[str, Any] | None = None,
         streams: Any = None,
         **extras: Mapping[str, Any],
-    ) -> arrays.Keys:
+    ) -> arrays_lib.Keys:
         """Add one joint step to every stream and return their keys [S]; equivalent to calling `add` for each stream.
 
         Arguments are those of `add`, in which each value has a leading axis of streams [S, ...]. `streams` are the

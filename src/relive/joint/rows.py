@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import trees
 from relive.common import validation
 from relive.common import words
@@ -45,7 +45,7 @@ _WITH_PRESENT = bytes(flags | PRESENT for flags in range(256))
 _NO_ENDS = bytes([0, PRESENT])
 
 
-Own: TypeAlias = tuple[encoding.Steps, arrays.Bools | None]
+Own: TypeAlias = tuple[encoding.Steps, arrays_lib.Bools | None]
 """The steps of one agent, and where it is present [k]; None for everywhere."""
 
 
@@ -115,7 +115,7 @@ class Group:
         """Return the path in a row of a field, or of a part, of an agent's step."""
         return _path(own, self.key)
 
-    def parts(self, place: int, own: Own | None, before: Mapping[str, arrays.Array]) -> Sequence[encoding.Row]:
+    def parts(self, place: int, own: Own | None, before: Mapping[str, arrays_lib.Array]) -> Sequence[encoding.Row]:
         """Return the bytes of k rows, and of the observations after them, of the agent at a place.
 
         Args:
@@ -305,7 +305,7 @@ class JointRows:
             else np.zeros((count, *field.shape), field.dtype)
             for path, field in fields.items()
         }
-        if arrays.any_set(is_other):
+        if arrays_lib.any_set(is_other):
             for column in before.values():
                 column[is_other] = np.zeros((), column.dtype)
         # The agents of each group side by side. Where one goes on elsewhere than it was to, a new episode begins.
@@ -322,7 +322,7 @@ class JointRows:
                     each = (columns.reshape(-1, *columns.shape[2:]) for columns in (seen, before[path]))
                     stays = (before[STATUS] & _table(flags, count) & PRESENT > 0)[:, group.numbers]
                     is_other |= (splices.differ(*each).reshape(count, -1) & stays).any(axis=1)
-        if arrays.any_set(is_other):
+        if arrays_lib.any_set(is_other):
             before[EPISODE][is_other] = self.next_episode + np.arange(np.count_nonzero(is_other))
             before[STATUS][is_other] = 0
         rows[EPISODE] = next_rows[EPISODE] = before[EPISODE].tobytes()
@@ -357,7 +357,7 @@ class JointRows:
             raise type(error)(f"agent {agent!r}: {error}") from None
         if own.next_rows is None:
             goes_on = np.frombuffer(events, np.uint8) & TERMINATED == 0
-            if arrays.any_set(goes_on if here is None else goes_on & here):
+            if arrays_lib.any_set(goes_on if here is None else goes_on & here):
                 rule = "next_observations must have every agent in actions that has not terminated"
                 raise errors.ArgumentError(f"{rule}, got none of {agent!r}")
             own = own._replace(next_rows=[bytes(len(part)) for part in own.rows])
@@ -386,12 +386,12 @@ def _of_one(tree: Any) -> Any:
     return {key: _of_one(branch) for key, branch in tree.items()}
 
 
-def _table(rows: bytes, count: int) -> arrays.Array:
+def _table(rows: bytes, count: int) -> arrays_lib.Array:
     """Return the bytes of each of `count` rows [count, nbytes]."""
     return np.frombuffer(rows, np.uint8).reshape(count, len(rows) // max(count, 1))
 
 
-def _picked(here: arrays.Bools, rows: bytes, others: bytes) -> bytes:
+def _picked(here: arrays_lib.Bools, rows: bytes, others: bytes) -> bytes:
     """Return the bytes of rows where `here` [k] is True, and of others elsewhere."""
     return np.where(here[:, np.newaxis], _table(rows, len(here)), _table(others, len(here))).tobytes()
 
@@ -403,7 +403,7 @@ def _side_by_side(parts: Sequence[bytes], count: int) -> bytes:
     return np.concatenate([_table(part, count) for part in parts], axis=1).tobytes()
 
 
-def _events(flags: arrays.Array) -> npt.NDArray[np.uint8]:
+def _events(flags: arrays_lib.Array) -> npt.NDArray[np.uint8]:
     """Return how the joint episode ends with each step, given the flags of its agents [..., A]."""
     has_ended = ((flags & _ENDS > 0) == (flags & PRESENT > 0)).all(axis=-1)
     is_truncated = (flags & TRUNCATED > 0).any(axis=-1)

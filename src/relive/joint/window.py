@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import trees
 from relive.joint import batch as joint_batch
 from relive.joint import rows as joint_rows
@@ -38,7 +38,11 @@ class JointWindow(transitions.TransitionWindow):
     layout: joint_rows.JointRows
 
     def _read(
-        self, store: steps_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+        self,
+        store: steps_lib.StepStore,
+        slots: arrays_lib.Ints,
+        probabilities: arrays_lib.Floats,
+        weights: arrays_lib.Floats,
     ) -> Any:
         """Return the agents' transitions from `slots` [B]."""
         groups, most = self.layout.groups, self._horizon(store, slots)
@@ -65,7 +69,7 @@ class JointWindow(transitions.TransitionWindow):
                 found = store.reader.read(rows[span_of_each[places, agents], places], paths)
                 for path, column in found.items():
                     next_columns[path][places, agents] = column[np.arange(len(places)), agents]
-            if not arrays.all_set(is_there):
+            if not arrays_lib.all_set(is_there):
                 for part in (columns, next_columns):
                     sequences.clear({path: part[path] for path in group.paths.values() if path in part}, ~is_there)
             return {
@@ -101,7 +105,11 @@ class JointSequenceWindow(sequences.SequenceWindow):
     layout: joint_rows.JointRows
 
     def _read(
-        self, store: steps_lib.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+        self,
+        store: steps_lib.StepStore,
+        slots: arrays_lib.Ints,
+        probabilities: arrays_lib.Floats,
+        weights: arrays_lib.Floats,
     ) -> Any:
         """Return the agents' sequences from `slots` [B]."""
         joint = super()._read(store, slots, probabilities, weights)

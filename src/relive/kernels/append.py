@@ -32,7 +32,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 
 READABLE, BARRED, SPENT, COMPLETE, RATED, FRESH, TERMINAL = 1, 2, 4, 8, 16, 32, 128  # One comparison tells the last.
 ELIGIBILITY = READABLE | BARRED | SPENT
@@ -254,7 +254,7 @@ def make_readable(
 # In calls of numpy.
 
 
-def append_many(rows: Rows, streams: arrays.Ints, events: bytes, announced: int) -> None:
+def append_many(rows: Rows, streams: arrays_lib.Ints, events: bytes, announced: int) -> None:
     """`append` in calls of numpy, but for what begins and what ends."""
     flags, following, places, back, recent, _, last, knows, _, _, changed, num = rows
     capacity, count = len(flags), len(streams)
@@ -339,7 +339,7 @@ def append_many(rows: Rows, streams: arrays.Ints, events: bytes, announced: int)
             finish(views, streams.item(i), events[i])
 
 
-def leaving(rows: Rows, slots: arrays.Ints) -> Callable[[], None] | None:
+def leaving(rows: Rows, slots: arrays_lib.Ints) -> Callable[[], None] | None:
     """Return a function that does what `leave` does for the rows in `slots` [k]; None if an episode of them is open.
 
     It needs no memory.
@@ -359,7 +359,7 @@ def leaving(rows: Rows, slots: arrays.Ints) -> Callable[[], None] | None:
 
 
 def beginning(
-    rows: Rows, streams: arrays.Ints, begins: arrays.Ints, key: int, newest: arrays.Ints
+    rows: Rows, streams: arrays_lib.Ints, begins: arrays_lib.Ints, key: int, newest: arrays_lib.Ints
 ) -> Callable[[], None]:
     """Return a function that does what `begin` does for each of `streams` [k], in which no episode is open.
 
@@ -383,7 +383,7 @@ def beginning(
 
 
 def ending(
-    rows: Rows, streams: arrays.Ints, ends: arrays.Ints, slot: int, events: bytes, newest: arrays.Ints
+    rows: Rows, streams: arrays_lib.Ints, ends: arrays_lib.Ints, slot: int, events: bytes, newest: arrays_lib.Ints
 ) -> Callable[[], None]:
     """Return a function that does what `finish` does for each of `streams` [k], whose rows are at `ends` of the round.
 
@@ -436,7 +436,7 @@ def evict_many(rows: Rows, count: int) -> None:
     counts[ROWS] -= count
 
 
-def note_many(changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
+def note_many(changed: arrays_lib.Ints, num: arrays_lib.Ints, slots: arrays_lib.Ints) -> None:
     """`note` for each of `slots`."""
     if len(changed):
         count = num.item(CHANGED)
@@ -445,13 +445,15 @@ def note_many(changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> Non
         num[CHANGED] = count + len(slots)
 
 
-def count_ineligible(changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
+def count_ineligible(changed: arrays_lib.Ints, num: arrays_lib.Ints, slots: arrays_lib.Ints) -> None:
     """Count the rows in `slots`, which ceased to be eligible."""
     num[ELIGIBLE] -= len(slots)
     note_many(changed, num, slots)
 
 
-def count_eligible(flags: npt.NDArray[np.uint8], changed: arrays.Ints, num: arrays.Ints, slots: arrays.Ints) -> None:
+def count_eligible(
+    flags: npt.NDArray[np.uint8], changed: arrays_lib.Ints, num: arrays_lib.Ints, slots: arrays_lib.Ints
+) -> None:
     """Count the rows in `slots`, which became eligible."""
     num[ELIGIBLE] += len(slots)
     if len(changed):
@@ -459,7 +461,7 @@ def count_eligible(flags: npt.NDArray[np.uint8], changed: arrays.Ints, num: arra
         note_many(changed, num, slots)
 
 
-def _anchors(rows: Rows, completed: arrays.Ints, table: arrays.Ints | None, first: int) -> arrays.Ints:
+def _anchors(rows: Rows, completed: arrays_lib.Ints, table: arrays_lib.Ints | None, first: int) -> arrays_lib.Ints:
     """Return the rows from which a window can be read since rows are complete, as `complete` says, but for frames.
 
     Args:
@@ -484,7 +486,7 @@ def _anchors(rows: Rows, completed: arrays.Ints, table: arrays.Ints | None, firs
     return np.concatenate([found, completed[steps == 0]]) if pad else found
 
 
-def _make_all_readable(rows: Rows, ready: arrays.Ints) -> None:
+def _make_all_readable(rows: Rows, ready: arrays_lib.Ints) -> None:
     """`make_readable` for each of the distinct rows in `ready`."""
     flags, _, places, _, _, _, _, _, episodes, _, changed, num = rows
     older = num.item(OLDER)
@@ -507,7 +509,7 @@ def are_eligible(flags: npt.NDArray[np.uint8]) -> bytes:
     return flags.tobytes().translate(_ARE_ELIGIBLE)
 
 
-def run_from(key: int, count: int, capacity: int) -> slice | arrays.Ints:
+def run_from(key: int, count: int, capacity: int) -> slice | arrays_lib.Ints:
     """Return where the rows of `count` keys are, from that key on: a slice, unless they wrap around."""
     slot = key % capacity
     return slice(slot, slot + count) if slot + count <= capacity else slots_from(key, count, capacity)
@@ -520,7 +522,7 @@ def slices_from(key: int, count: int, capacity: int) -> list[slice]:
     return [slice(slot, slot + before_end), slice(0, count - before_end)]
 
 
-def slots_from(key: int, count: int, capacity: int) -> arrays.Ints:
+def slots_from(key: int, count: int, capacity: int) -> arrays_lib.Ints:
     """Return the slots of the rows of `count` keys, from that key on; at most `capacity`."""
     slot = key % capacity
     slots = np.arange(slot, slot + count)
@@ -529,12 +531,12 @@ def slots_from(key: int, count: int, capacity: int) -> arrays.Ints:
     return slots
 
 
-def as_slots(run: slice | arrays.Ints, count: int) -> arrays.Ints:
+def as_slots(run: slice | arrays_lib.Ints, count: int) -> arrays_lib.Ints:
     """Return the slots of a run."""
     return np.arange(run.start, run.start + count) if isinstance(run, slice) else run
 
 
-def keys_of(num: arrays.Ints, slots: arrays.Ints, capacity: int) -> arrays.Keys:
+def keys_of(num: arrays_lib.Ints, slots: arrays_lib.Ints, capacity: int) -> arrays_lib.Keys:
     """Return the keys of the rows in `slots`, which are alive, of any shape."""
     # Without a division a row, which would take several times as long.
     newest = num.item(NEXT_KEY) - 1
@@ -542,5 +544,5 @@ def keys_of(num: arrays.Ints, slots: arrays.Ints, capacity: int) -> arrays.Keys:
     turn = newest - place
     if not turn:
         return slots.copy()
-    keys: arrays.Keys = slots + np.array((turn, turn - capacity)).take(slots > place)
+    keys: arrays_lib.Keys = slots + np.array((turn, turn - capacity)).take(slots > place)
     return keys

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.kernels import choice
 from relive.samplers import anchors
@@ -363,7 +363,7 @@ def test_keys_are_those_of_a_division() -> None:
         for next_key in range(3 * capacity + 1):
             for rows in range(min(capacity, next_key) + 1):
                 num = np.array([next_key, rows])
-                keys: arrays.Keys = np.arange(next_key - rows, next_key)
+                keys: arrays_lib.Keys = np.arange(next_key - rows, next_key)
                 slots = keys % capacity
                 for shape in ((rows,), (1, rows), (rows, 1)):
                     assert np.array_equal(append.keys_of(num, slots.reshape(shape), capacity), keys.reshape(shape))

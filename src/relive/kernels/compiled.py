@@ -18,7 +18,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append as append_lib
 from relive.kernels import draw
 from relive.kernels import windows
@@ -32,7 +32,7 @@ _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
 _SETTINGS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_Levels: TypeAlias = tuple[arrays.Floats, arrays.Ints]
+_Levels: TypeAlias = tuple[arrays_lib.Floats, arrays_lib.Ints]
 """The nodes and the offsets of a tree."""
 
 
@@ -46,13 +46,13 @@ def _jit(function: _Function) -> _Function:
     return cast("_Function", compiled)
 
 
-def levels(nodes: arrays.Floats, offsets: arrays.Ints) -> _Levels:
+def levels(nodes: arrays_lib.Floats, offsets: arrays_lib.Ints) -> _Levels:
     """Do what `relive.kernels.draw.levels` does."""
     return nodes, offsets
 
 
 @_jit
-def settle(levels: _Levels, leaves: arrays.Ints, masses: arrays.Floats) -> None:
+def settle(levels: _Levels, leaves: arrays_lib.Ints, masses: arrays_lib.Floats) -> None:
     """Do what `relive.kernels.draw.settle` does."""
     nodes, offsets = levels
     top = len(offsets) - 2
@@ -75,13 +75,15 @@ def settle(levels: _Levels, leaves: arrays.Ints, masses: arrays.Floats) -> None:
 
 
 @_jit
-def stratify(points: arrays.Floats, firsts: arrays.Floats, lasts: arrays.Floats, scale: float, highest: float) -> None:
+def stratify(
+    points: arrays_lib.Floats, firsts: arrays_lib.Floats, lasts: arrays_lib.Floats, scale: float, highest: float
+) -> None:
     """Do what `relive.kernels.draw.stratify` does."""
     for i in range(len(points)):
         points[i] = min(min(points[i] + firsts[i], lasts[i]) * scale, highest)
 
 
-def find(levels: _Levels, masses: arrays.Floats, points: arrays.Floats) -> arrays.Ints:
+def find(levels: _Levels, masses: arrays_lib.Floats, points: arrays_lib.Floats) -> arrays_lib.Ints:
     """Do what `relive.kernels.draw.find` does."""
     leaves = np.empty(len(points), _INT64)
     _find(levels, masses, points, leaves)
@@ -89,7 +91,7 @@ def find(levels: _Levels, masses: arrays.Floats, points: arrays.Floats) -> array
 
 
 @_jit
-def _find(levels: _Levels, masses: arrays.Floats, points: arrays.Floats, leaves: arrays.Ints) -> None:
+def _find(levels: _Levels, masses: arrays_lib.Floats, points: arrays_lib.Floats, leaves: arrays_lib.Ints) -> None:
     nodes, offsets = levels
     top, base = len(masses) - 1, 1
     rise = top < 16 * len(points)
@@ -129,7 +131,7 @@ def _find(levels: _Levels, masses: arrays.Floats, points: arrays.Floats, leaves:
             leaves[i] = _WIDTH * leaves[i] + child
 
 
-def draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays.Floats) -> arrays.Ints:
+def draw_uniform(flags: npt.NDArray[np.uint8], num: arrays_lib.Ints, points: arrays_lib.Floats) -> arrays_lib.Ints:
     """Do what `relive.kernels.draw.draw_uniform` does."""
     slots = np.empty(len(points), _INT64)
     count = _draw_uniform(flags, num, points, slots)
@@ -137,7 +139,9 @@ def draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays.
 
 
 @_jit
-def _draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays.Floats, slots: arrays.Ints) -> int:
+def _draw_uniform(
+    flags: npt.NDArray[np.uint8], num: arrays_lib.Ints, points: arrays_lib.Floats, slots: arrays_lib.Ints
+) -> int:
     capacity, alive, count = len(flags), num[append_lib.ROWS], 0
     first = (num[append_lib.NEXT_KEY] - alive) % capacity if alive < capacity else 0
     for i in range(len(points)):
@@ -154,7 +158,7 @@ def _draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays
     return count
 
 
-def follow(rows: append_lib.Rows, slots: arrays.Ints, most: int) -> windows.Run:
+def follow(rows: append_lib.Rows, slots: arrays_lib.Ints, most: int) -> windows.Run:
     """Do what `relive.kernels.windows.follow` does; what stands at `span` and beyond is the last row again."""
     chain, span, last = np.empty((most, len(slots)), _INT64), np.empty(len(slots), _INT64), np.empty(len(slots), _INT64)
     _follow(rows, slots, chain, span, last)
@@ -163,7 +167,7 @@ def follow(rows: append_lib.Rows, slots: arrays.Ints, most: int) -> windows.Run:
 
 @_jit
 def _follow(
-    rows: append_lib.Rows, slots: arrays.Ints, chain: arrays.Ints, span: arrays.Ints, last: arrays.Ints
+    rows: append_lib.Rows, slots: arrays_lib.Ints, chain: arrays_lib.Ints, span: arrays_lib.Ints, last: arrays_lib.Ints
 ) -> None:
     flags, following, _, _, _, _, _, _, _, _, _, _ = rows
     for i in range(len(slots)):
@@ -188,11 +192,11 @@ def _next(flags: npt.NDArray[np.uint8], following: npt.NDArray[np.int32], row: A
 
 def transitions(
     rows: append_lib.Rows,
-    slots: arrays.Ints,
+    slots: arrays_lib.Ints,
     most: int,
     rewards: windows.Rewards,
-    powers: arrays.Floats,
-    discounts: arrays.Array,
+    powers: arrays_lib.Floats,
+    discounts: arrays_lib.Array,
 ) -> windows.Transitions:
     """Do what `relive.kernels.windows.transitions` does: through it, if numba cannot add up such rewards."""
     if not isinstance(rewards, np.ndarray) or rewards.dtype not in _REWARDS:
@@ -211,18 +215,18 @@ def transitions(
 @_jit
 def _transitions(
     rows: append_lib.Rows,
-    slots: arrays.Ints,
+    slots: arrays_lib.Ints,
     most: int,
-    rewards: arrays.Array,
-    powers: arrays.Floats,
-    discounts: arrays.Array,
-    span: arrays.Ints,
-    last: arrays.Ints,
+    rewards: arrays_lib.Array,
+    powers: arrays_lib.Floats,
+    discounts: arrays_lib.Array,
+    span: arrays_lib.Ints,
+    last: arrays_lib.Ints,
     link: npt.NDArray[np.int32],
     is_terminal: npt.NDArray[np.uint8],
-    sums: arrays.Floats,
-    discount: arrays.Array,
-    keys: arrays.Keys,
+    sums: arrays_lib.Floats,
+    discount: arrays_lib.Array,
+    keys: arrays_lib.Keys,
 ) -> None:
     flags, following, _, _, _, _, _, _, _, _, _, num = rows
     newest = num[append_lib.NEXT_KEY] - 1
@@ -247,7 +251,7 @@ def _transitions(
         link[i] = following[newest_row]
 
 
-def look_back(back: Any, steps: arrays.Ints, slots: arrays.Ints, count: int) -> arrays.Ints:
+def look_back(back: Any, steps: arrays_lib.Ints, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
     """Do what `relive.kernels.windows.look_back` does."""
     rows = np.empty((count, len(slots)), _INT64)
     _look_back(back, steps, slots, rows)
@@ -255,7 +259,7 @@ def look_back(back: Any, steps: arrays.Ints, slots: arrays.Ints, count: int) -> 
 
 
 @_jit
-def _look_back(back: Any, steps: arrays.Ints, slots: arrays.Ints, rows: arrays.Ints) -> None:
+def _look_back(back: Any, steps: arrays_lib.Ints, slots: arrays_lib.Ints, rows: arrays_lib.Ints) -> None:
     count = len(rows)
     for i in range(len(slots)):
         rows[count - 1, i] = slots[i]

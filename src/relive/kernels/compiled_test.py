@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import choice
 from relive.storage import memmap
 from relive.testing import zoo
@@ -89,13 +89,13 @@ def test_no_buffer_compiles_anything(name: str, tmp_path: pathlib.Path) -> None:
 def odd_arrays() -> dict[str, Callable[[Any], Any]]:
     """Return ways to make another array, or a list, of the same numbers [k]."""
 
-    def read_only(numbers: arrays.Array) -> arrays.Array:
+    def read_only(numbers: arrays_lib.Array) -> arrays_lib.Array:
         return np.frombuffer(numbers.tobytes(), numbers.dtype)
 
-    def unaligned(numbers: arrays.Array) -> arrays.Array:
+    def unaligned(numbers: arrays_lib.Array) -> arrays_lib.Array:
         return np.frombuffer(b"0" + numbers.tobytes(), np.uint8)[1:].view(numbers.dtype)
 
-    def others(numbers: arrays.Array) -> arrays.Array:
+    def others(numbers: arrays_lib.Array) -> arrays_lib.Array:
         return numbers.astype({"i": np.uint64, "f": np.float32, "b": np.uint8}[numbers.dtype.kind])
 
     return {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 
 SHIFT = 3
@@ -37,17 +37,17 @@ class Levels(NamedTuple):
         blocks: Those of each below the top, in blocks [n, 8].
     """
 
-    entries: list[arrays.Floats]
-    blocks: list[arrays.Floats]
+    entries: list[arrays_lib.Floats]
+    blocks: list[arrays_lib.Floats]
 
 
-def levels(nodes: arrays.Floats, offsets: arrays.Ints) -> Levels:
+def levels(nodes: arrays_lib.Floats, offsets: arrays_lib.Ints) -> Levels:
     """Return the levels of a tree as views, as `settle` and `find` take them."""
     entries = [nodes[start:stop] for start, stop in itertools.pairwise(offsets.tolist())]
     return Levels(entries, [level.reshape(-1, WIDTH) for level in entries[:-1]])
 
 
-def settle(levels: Levels, leaves: arrays.Ints, masses: arrays.Floats) -> None:
+def settle(levels: Levels, leaves: arrays_lib.Ints, masses: arrays_lib.Floats) -> None:
     """Bring the sums above `leaves` [k] and the running sum of the top up to date. O(k log c) and the top."""
     places = leaves
     if len(leaves) > _MOST_SUMMED:
@@ -59,7 +59,9 @@ def settle(levels: Levels, leaves: arrays.Ints, masses: arrays.Floats) -> None:
     levels.entries[-1].cumsum(out=masses[1:])
 
 
-def stratify(points: arrays.Floats, firsts: arrays.Floats, lasts: arrays.Floats, scale: float, highest: float) -> None:
+def stratify(
+    points: arrays_lib.Floats, firsts: arrays_lib.Floats, lasts: arrays_lib.Floats, scale: float, highest: float
+) -> None:
     """Turn `points` [B] in [0, 1) into masses, the j-th in [j scale, (j + 1) scale), none above `highest`.
 
     Args:
@@ -76,7 +78,7 @@ def stratify(points: arrays.Floats, firsts: arrays.Floats, lasts: arrays.Floats,
     np.minimum(points, highest, out=points)
 
 
-def find(levels: Levels, masses: arrays.Floats, points: arrays.Floats) -> arrays.Ints:
+def find(levels: Levels, masses: arrays_lib.Floats, points: arrays_lib.Floats) -> arrays_lib.Ints:
     """Return the leaf in whose interval each of `points` [B] in [0, total) lies; none is of weight zero. O(B log c).
 
     A point goes down to the first child whose running sum is above what is left of it, and where by rounding there is
@@ -96,8 +98,8 @@ def find(levels: Levels, masses: arrays.Floats, points: arrays.Floats) -> arrays
 
 
 def _descend_rows(
-    blocks: list[arrays.Floats], left: arrays.Floats, places: arrays.Ints, before: arrays.Floats
-) -> arrays.Ints:
+    blocks: list[arrays_lib.Floats], left: arrays_lib.Floats, places: arrays_lib.Ints, before: arrays_lib.Floats
+) -> arrays_lib.Ints:
     """Return the leaves of `left` [k], given their entries of the top and the sums before those; all are overwritten.
 
     Each block is a row, summed along it: fewest calls, for few points.
@@ -122,8 +124,8 @@ def _descend_rows(
 
 
 def _descend_columns(
-    blocks: list[arrays.Floats], left: arrays.Floats, places: arrays.Ints, before: arrays.Floats
-) -> arrays.Ints:
+    blocks: list[arrays_lib.Floats], left: arrays_lib.Floats, places: arrays_lib.Ints, before: arrays_lib.Floats
+) -> arrays_lib.Ints:
     """Do what `_descend_rows` does; a call for each child adds numbers of all points, which is fastest for many."""
     count = len(left)
     running, columns = np.empty((WIDTH + 1, count)), np.arange(count)
@@ -147,21 +149,21 @@ def _descend_columns(
     return places
 
 
-def _go_back(children: arrays.Ints, blocks: arrays.Floats) -> None:
+def _go_back(children: arrays_lib.Ints, blocks: arrays_lib.Floats) -> None:
     """Where rounding has led beyond the last child, take the last one above zero."""
     for row in np.flatnonzero(children == WIDTH).tolist():
         children[row] = np.flatnonzero(blocks[row])[-1]
 
 
 @functools.lru_cache(maxsize=8)
-def _firsts(count: int) -> arrays.Ints:
+def _firsts(count: int) -> arrays_lib.Ints:
     """Return where in a flat table of `count` rows of running sums each begins."""
     firsts = np.arange(0, count * (WIDTH + 1), WIDTH + 1)
     firsts.flags.writeable = False
     return firsts
 
 
-def sum_above(levels: Levels, leaves: arrays.Ints) -> None:
+def sum_above(levels: Levels, leaves: arrays_lib.Ints) -> None:
     """Compute anew each entry above `leaves` [k], which may repeat: the sum of its block of the level below."""
     places = leaves
     for below, level in zip(levels.blocks, levels.entries[1:], strict=True):
@@ -175,7 +177,7 @@ def sum_above(levels: Levels, leaves: arrays.Ints) -> None:
             level[some] = sums(below.take(some, axis=0))
 
 
-def sums(blocks: arrays.Floats) -> arrays.Floats:
+def sums(blocks: arrays_lib.Floats) -> arrays_lib.Floats:
     """Return the sums [n] of blocks [n, 8], each added up from left to right."""
     # numpy adds whole rows to each other, one after the other; the numbers of a single column it would add in an order
     # of its own.
@@ -184,7 +186,7 @@ def sums(blocks: arrays.Floats) -> arrays.Floats:
     return np.asarray(np.add.reduce(blocks.T.copy(), axis=0))
 
 
-def draw_uniform(flags: npt.NDArray[np.uint8], num: arrays.Ints, points: arrays.Floats) -> arrays.Ints:
+def draw_uniform(flags: npt.NDArray[np.uint8], num: arrays_lib.Ints, points: arrays_lib.Floats) -> arrays_lib.Ints:
     """Return the eligible ones of rows drawn from all that are alive: by age, or in a full ring by slot.
 
     Args:

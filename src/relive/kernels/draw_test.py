@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.kernels import append_test
 from relive.kernels import choice
@@ -38,11 +38,11 @@ class Tree:
         self.masses = np.zeros(top + 1)
         self.levels = kernels.levels(self.nodes, self.offsets)
 
-    def set(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
+    def set(self, leaves: arrays_lib.Ints, weights: arrays_lib.Floats | float) -> None:
         self.leaves[leaves] = weights
         self.kernels.settle(self.levels, leaves, self.masses)
 
-    def stratify(self, points: arrays.Floats) -> arrays.Floats:
+    def stratify(self, points: arrays_lib.Floats) -> arrays_lib.Floats:
         """Return the masses of points [B] in [0, 1)."""
         edges = np.arange(len(points) + 1.0)
         lasts = np.nextafter(np.nextafter(edges[1:], 0), 0)
@@ -51,12 +51,12 @@ class Tree:
         self.kernels.stratify(masses, edges[:-1], lasts, total / len(points), math.nextafter(total, 0))
         return masses
 
-    def find(self, points: arrays.Floats) -> arrays.Ints:
-        leaves: arrays.Ints = self.kernels.find(self.levels, self.masses, points.copy())
+    def find(self, points: arrays_lib.Floats) -> arrays_lib.Ints:
+        leaves: arrays_lib.Ints = self.kernels.find(self.levels, self.masses, points.copy())
         return leaves
 
 
-def any_weights(rng: np.random.Generator, count: int) -> arrays.Floats:
+def any_weights(rng: np.random.Generator, count: int) -> arrays_lib.Floats:
     """Return weights of one size, of all sizes or the smallest there are; often many zeros."""
     spread = rng.choice([0, 3, 300])
     weights = np.zeros(count)
@@ -67,7 +67,7 @@ def any_weights(rng: np.random.Generator, count: int) -> arrays.Floats:
     return weights
 
 
-def points_near_edges(rng: np.random.Generator, tree: Tree) -> arrays.Floats:
+def points_near_edges(rng: np.random.Generator, tree: Tree) -> arrays_lib.Floats:
     """Return masses below the total: random ones, the ends of leaves and of entries of the top, and beside them."""
     total = tree.masses.item(-1)
     ends = np.concatenate([tree.leaves.cumsum(), tree.masses])
@@ -158,7 +158,7 @@ def test_all_leaves_at_once_take_little_memory(kernels: Any) -> None:
     assert tree.masses[-1] == pytest.approx(weights.sum())
 
 
-def ring(rng: np.random.Generator, capacity: int, likely: float) -> tuple[arrays.Array, arrays.Ints, list[int]]:
+def ring(rng: np.random.Generator, capacity: int, likely: float) -> tuple[arrays_lib.Array, arrays_lib.Ints, list[int]]:
     """Return the flags of rows that are eligible or not, the numbers of their ring, and their slots, oldest first."""
     alive, num = int(rng.integers(1, capacity + 1)), np.zeros(append.PAD + 1, np.int64)
     num[append.ROWS], num[append.NEXT_KEY] = alive, alive + rng.integers(2 * capacity)

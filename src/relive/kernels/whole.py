@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 
 
 def append_episodes(
-    rows: append.Rows, stream: int, lengths: arrays.Ints, ends: npt.NDArray[np.uint8], knows: arrays.Bools
-) -> arrays.Ints:
+    rows: append.Rows, stream: int, lengths: arrays_lib.Ints, ends: npt.NDArray[np.uint8], knows: arrays_lib.Bools
+) -> arrays_lib.Ints:
     """Add whole episodes to a stream, and return their numbers [E]; what is open there is truncated first.
 
     Args:
@@ -33,7 +33,7 @@ def append_episodes(
     if last[stream] != append.NONE:
         append.close(views, stream)
     counts[append.FREE] -= len(lengths)
-    numbers: arrays.Ints = free[counts[append.FREE] :][: len(lengths)][::-1].copy()
+    numbers: arrays_lib.Ints = free[counts[append.FREE] :][: len(lengths)][::-1].copy()
     slots, run = append.slots_from(key, count, capacity), append.run_from(key, count, capacity)
     steps = np.arange(count)
     places[run] = np.repeat((numbers << append.EPISODE) - firsts, lengths) + steps
@@ -58,7 +58,7 @@ def append_episodes(
 
 
 def _flags(
-    num: arrays.Ints, lengths: arrays.Ints, firsts: arrays.Ints, complete: arrays.Ints, is_noted: bool
+    num: arrays_lib.Ints, lengths: arrays_lib.Ints, firsts: arrays_lib.Ints, complete: arrays_lib.Ints, is_noted: bool
 ) -> npt.NDArray[np.uint8]:
     """Return the flags of the rows of whole episodes [N], but for TERMINAL; the first `complete` are complete [E]."""
     readable = append.READABLE | append.FRESH if is_noted else append.READABLE

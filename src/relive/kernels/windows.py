@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 
 
@@ -18,13 +18,19 @@ class Run(NamedTuple):
         last: The last one of those [B].
     """
 
-    slots: arrays.Ints
-    span: arrays.Ints
-    last: arrays.Ints
+    slots: arrays_lib.Ints
+    span: arrays_lib.Ints
+    last: arrays_lib.Ints
 
 
 Transitions: TypeAlias = tuple[
-    arrays.Ints, arrays.Ints, arrays.Array, arrays.Bools, arrays.Array, arrays.Array, arrays.Keys
+    arrays_lib.Ints,
+    arrays_lib.Ints,
+    arrays_lib.Array,
+    arrays_lib.Bools,
+    arrays_lib.Array,
+    arrays_lib.Array,
+    arrays_lib.Keys,
 ]
 """The n-step transitions from some rows, but for what is observed and done, each [B]:
 
@@ -38,12 +44,12 @@ Transitions: TypeAlias = tuple[
 class Rewards(Protocol):
     """The rewards by slot: an array, or what reads them from elsewhere."""
 
-    def take(self, indices: arrays.Ints, /) -> arrays.Array:
+    def take(self, indices: arrays_lib.Ints, /) -> arrays_lib.Array:
         """Return the rewards of the rows in some slots, of any shape."""
         ...
 
 
-def follow(rows: append.Rows, slots: arrays.Ints, most: int) -> Run:
+def follow(rows: append.Rows, slots: arrays_lib.Ints, most: int) -> Run:
     """Return up to `most` rows from each of `slots` [B] on, which are complete."""
     flags, following, *_ = rows
     count, capacity = len(slots), len(flags)
@@ -62,7 +68,7 @@ def follow(rows: append.Rows, slots: arrays.Ints, most: int) -> Run:
                 chain[chain >= capacity] -= capacity
             links = following.take(chain[:-1])
             np.equal(links, chain[1:], out=goes_on[:-1])
-            if not arrays.all_set(goes_on[:-1] | (links < 0)):
+            if not arrays_lib.all_set(goes_on[:-1] | (links < 0)):
                 chain = None
     if chain is None:
         chain = np.empty((most, count), np.int64)
@@ -82,11 +88,11 @@ def follow(rows: append.Rows, slots: arrays.Ints, most: int) -> Run:
 
 def transitions(
     rows: append.Rows,
-    slots: arrays.Ints,
+    slots: arrays_lib.Ints,
     most: int,
     rewards: Rewards,
-    powers: arrays.Floats,
-    discounts: arrays.Array,
+    powers: arrays_lib.Floats,
+    discounts: arrays_lib.Array,
 ) -> Transitions:
     """Return the transitions of up to `most` complete steps from each of `slots` [B] on.
 
@@ -107,26 +113,26 @@ def transitions(
         return span, slots, following.take(slots), found >= append.TERMINAL, rewards.take(slots), discount, keys
     chain, span, last = follow(rows, slots, most)
     reward = discounted_sums(rewards.take(chain), span, powers)
-    is_terminal: arrays.Bools = flags.take(last) >= append.TERMINAL
+    is_terminal: arrays_lib.Bools = flags.take(last) >= append.TERMINAL
     return span, last, following.take(last), is_terminal, reward, discounts_of(span, is_terminal, discounts), keys
 
 
 @functools.lru_cache(maxsize=64)
-def _discounts_by_flags(discount: float, dtype: np.dtype[Any]) -> arrays.Array:
+def _discounts_by_flags(discount: float, dtype: np.dtype[Any]) -> arrays_lib.Array:
     """Return by the flags of a row [256] by what the value after it is multiplied: 0.0 where the task ended."""
     table = np.full(256, discount, dtype)
     table[append.TERMINAL :] = 0.0
     return table
 
 
-def discounts_of(span: arrays.Ints, is_terminal: arrays.Bools, discounts: arrays.Array) -> arrays.Array:
+def discounts_of(span: arrays_lib.Ints, is_terminal: arrays_lib.Bools, discounts: arrays_lib.Array) -> arrays_lib.Array:
     """Return by what the values after `span` [B] steps are multiplied: discounts[span], 0.0 where the task ended."""
-    found: arrays.Array = discounts.take(span)
+    found: arrays_lib.Array = discounts.take(span)
     found[is_terminal] = 0.0
     return found
 
 
-def discounted_sums(rewards: arrays.Array, span: arrays.Ints, powers: arrays.Floats) -> arrays.Array:
+def discounted_sums(rewards: arrays_lib.Array, span: arrays_lib.Ints, powers: arrays_lib.Floats) -> arrays_lib.Array:
     """Return of each column of `rewards` [n, B] the sum over k < span of gamma^k r_k [B], in the dtype of the rewards.
 
     Added up as float64 from k = 0 on (Sutton and Barto 2018, equation 7.1, without its bootstrap). A sum beyond the
@@ -144,11 +150,11 @@ def discounted_sums(rewards: arrays.Array, span: arrays.Ints, powers: arrays.Flo
     terms = np.multiply(columns, powers[:count, np.newaxis], dtype=np.float64, order="C")
     np.copyto(terms, 0.0, where=np.arange(count)[:, np.newaxis] >= span)
     terms[0] += 0.0  # Of -0.0 alone it makes 0.0, as every sum that begins with 0.0 does.
-    sums: arrays.Array = np.add.reduce(terms, axis=0)[: len(span)]
+    sums: arrays_lib.Array = np.add.reduce(terms, axis=0)[: len(span)]
     return sums.astype(rewards.dtype)
 
 
-def look_back(back: arrays.Ints, steps: arrays.Ints, slots: arrays.Ints, count: int) -> arrays.Ints:
+def look_back(back: arrays_lib.Ints, steps: arrays_lib.Ints, slots: arrays_lib.Ints, count: int) -> arrays_lib.Ints:
     """Return the `count` rows up to each of `slots` [B], in time order [count, B]; the first of an episode is repeated.
 
     Args:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import numpy as np
 import pytest
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append_test
 from relive.kernels import choice
 from relive.kernels import windows
@@ -46,7 +46,7 @@ def run_from(twin: append_test.Twin, key: int, most: int) -> list[int]:
     return [key for key in episode.keys[step : step + most] if twin.is_complete(key)]
 
 
-def assert_same(found: tuple[arrays.Array, ...], expected: tuple[arrays.Array, ...]) -> None:
+def assert_same(found: tuple[arrays_lib.Array, ...], expected: tuple[arrays_lib.Array, ...]) -> None:
     """Compare arrays to the last bit."""
     for one, other in zip(found, expected, strict=True):
         assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes()), (one, other)
@@ -76,10 +76,10 @@ def test_rows_that_follow_are_those_of_the_episode(
 class Elsewhere:
     """Rewards that are in no array."""
 
-    def __init__(self, rewards: arrays.Array) -> None:
+    def __init__(self, rewards: arrays_lib.Array) -> None:
         self._rewards = rewards
 
-    def take(self, indices: arrays.Ints, /) -> arrays.Array:
+    def take(self, indices: arrays_lib.Ints, /) -> arrays_lib.Array:
         return self._rewards[indices]
 
 
@@ -119,7 +119,7 @@ def test_transitions_equal_naive_ones(
             assert_same(found, expected)
 
 
-def naive_sums(rewards: list[list[float]], gamma: float) -> arrays.Floats:
+def naive_sums(rewards: list[list[float]], gamma: float) -> arrays_lib.Floats:
     """Return the discounted sum of each of several lists, added up from 0.0."""
     return np.array([returns.weighted_sum(each, returns.discount_powers(gamma, len(each))) for each in rewards])
 

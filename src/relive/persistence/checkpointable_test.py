@@ -12,7 +12,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import zoo
 
 KINDS, SCHEMA, plain = zoo.KINDS, zoo.SCHEMA, zoo.plain
@@ -47,10 +47,10 @@ class CountingSampler(zoo.AmongNewest):
         self.num_asked += 1
         return super()._draw(size, rng)
 
-    def state_dict(self, slots: arrays.Slots) -> dict[str, Any]:
+    def state_dict(self, slots: arrays_lib.Slots) -> dict[str, Any]:
         return {"num_asked": self.num_asked, "arrays": {"newest": np.array(self._newest, np.int64)}}
 
-    def load_state_dict(self, given: Any, slots: arrays.Slots) -> None:
+    def load_state_dict(self, given: Any, slots: arrays_lib.Slots) -> None:
         self.num_asked = given.integer("num_asked")
         self._newest = given.integers("newest", None, 0, self.anchors.capacity - 1).tolist()
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.persistence import dtypes
 
@@ -208,7 +208,7 @@ def _are_alike(keys: Collection[Any]) -> bool:
     return len(keys) > _MOST_ALIKE and max(collections.Counter(map(hash, keys)).values()) > _MOST_ALIKE
 
 
-def _array(value: arrays.Array | np.generic, levels: int) -> bytes:
+def _array(value: arrays_lib.Array | np.generic, levels: int) -> bytes:
     head, needs_a_look = _array_head(b"a" if type(value) is np.ndarray else b"g", value.dtype, value.shape)
     if needs_a_look:
         dtypes.check_values(np.asarray(value))
@@ -399,7 +399,7 @@ def _layout(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
 _kept_layout = functools.lru_cache(maxsize=1024)(_layout)
 
 
-def _take_array(content: bytes, offset: int, levels: int) -> tuple[arrays.Array, int]:
+def _take_array(content: bytes, offset: int, levels: int) -> tuple[arrays_lib.Array, int]:
     head, start = _take(content, offset)
     if len(head) > dtypes.LONGEST_TEXT:
         _break("has an array with a dtype that is too long", offset)

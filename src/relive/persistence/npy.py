@@ -21,7 +21,7 @@ import zlib
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.persistence import dtypes
 from relive.persistence import files
@@ -113,7 +113,7 @@ def file_name(name: str) -> str:
     return f"{text}.npy"
 
 
-def member_of(name: str, column: arrays.Array | state.ChunkedArray) -> Member:
+def member_of(name: str, column: arrays_lib.Array | state.ChunkedArray) -> Member:
     """Return what an array or column is saved as; raise ArgumentError if no file can hold it."""
     check_dtype(f"array {name!r}", column.dtype)
     member = Member(name, column.dtype, tuple(map(operator.index, column.shape)))
@@ -124,7 +124,7 @@ def member_of(name: str, column: arrays.Array | state.ChunkedArray) -> Member:
     return member
 
 
-def parts_of(member: Member, column: arrays.Array | state.ChunkedArray) -> Iterator[memoryview]:
+def parts_of(member: Member, column: arrays_lib.Array | state.ChunkedArray) -> Iterator[memoryview]:
     """Yield the bytes of the file of an array or column: the header, then chunks.
 
     Memory use beyond the column is one chunk of `state.CHUNK` bytes, or one row; a C-ordered array is not copied.
@@ -142,7 +142,7 @@ def parts_of(member: Member, column: arrays.Array | state.ChunkedArray) -> Itera
         del rows
 
 
-def _bytes_of(array: arrays.Array) -> memoryview:
+def _bytes_of(array: arrays_lib.Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
@@ -172,18 +172,18 @@ class Column:
         if not self._nbytes:
             check_crc32(label, self._expected_crc32, self._crc32)
 
-    def read(self, start: int, stop: int) -> arrays.Array:
+    def read(self, start: int, stop: int) -> arrays_lib.Array:
         """Return the rows in [start, stop) as a new array; errors are those of `read_into`."""
         if not 0 <= start <= stop <= self.shape[0]:
             raise errors.ArgumentError(f"rows must be in [0, {self.shape[0]}], got [{start}, {stop})")
         try:
-            rows: arrays.Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
+            rows: arrays_lib.Array = np.empty((stop - start, *self.shape[1:]), self.dtype)
         except (MemoryError, ValueError) as error:
             raise errors.CheckpointError(f"{self._label} does not fit in memory: {error}") from error
         self.read_into(rows, start)
         return rows
 
-    def read_into(self, rows: arrays.Array, start: int) -> None:
+    def read_into(self, rows: arrays_lib.Array, start: int) -> None:
         """Read the rows from `start` on into a C-ordered array.
 
         CheckpointError is raised if reading failed, a value is invalid, or the CRC-32 differs after reading all rows in

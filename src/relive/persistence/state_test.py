@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.persistence import state as state_lib
 
 
@@ -70,7 +70,7 @@ def test_a_column_comes_back_as_it_is_and_is_read_in_parts(monkeypatch: pytest.M
     monkeypatch.setattr(state_lib, "CHUNK", 16)
     reads: list[tuple[int, int]] = []
 
-    def read(start: int, stop: int) -> arrays.Array:
+    def read(start: int, stop: int) -> arrays_lib.Array:
         reads.append((start, stop))
         return np.arange(start, stop)
 

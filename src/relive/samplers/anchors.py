@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import duplicates
 from relive.kernels import append
 
@@ -27,13 +27,13 @@ class Anchors(duplicates.CopiedWhole):
         read_rows: Reads rows, as `Storage.read` does.
     """
 
-    def __init__(self, rows: append.Rows, read_rows: Callable[..., dict[str, arrays.Array]]) -> None:
+    def __init__(self, rows: append.Rows, read_rows: Callable[..., dict[str, arrays_lib.Array]]) -> None:
         self.flags: npt.NDArray[np.uint8]
-        self.num: arrays.Ints
+        self.num: arrays_lib.Ints
         self.flags, *_, self._changed, self.num = rows
         self._read_rows = read_rows
         self._num_changes = 0
-        self._listed: tuple[tuple[int, ...], arrays.Slots] | None = None
+        self._listed: tuple[tuple[int, ...], arrays_lib.Slots] | None = None
 
     def __len__(self) -> int:
         """Return how many anchors are eligible."""
@@ -44,16 +44,16 @@ class Anchors(duplicates.CopiedWhole):
         """Number of slots."""
         return len(self.flags)
 
-    def is_eligible(self, slots: slice | arrays.Slots) -> arrays.Bools:
+    def is_eligible(self, slots: slice | arrays_lib.Slots) -> arrays_lib.Bools:
         """Return whether the anchors in `slots` may be drawn."""
-        eligible: arrays.Bools = (self.flags[slots] & append.ELIGIBILITY) == append.READABLE
+        eligible: arrays_lib.Bools = (self.flags[slots] & append.ELIGIBILITY) == append.READABLE
         return eligible
 
-    def slots(self) -> arrays.Slots:
+    def slots(self) -> arrays_lib.Slots:
         """Return the slots of the eligible anchors, in ascending order. O(capacity)."""
         return np.flatnonzero((self.flags & append.ELIGIBILITY) == append.READABLE)
 
-    def listed(self) -> arrays.Slots:
+    def listed(self) -> arrays_lib.Slots:
         """Return `slots`, the same array until one of them changes: O(1) until then. It must not be written to."""
         # What `set` does not see: rows that come raise NEXT_KEY. Without one, those that go lower ROWS. Without either,
         # rows can only become eligible, and each counts.
@@ -64,7 +64,7 @@ class Anchors(duplicates.CopiedWhole):
             self._listed[1].flags.writeable = False
         return self._listed[1]
 
-    def read(self, slots: arrays.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: arrays_lib.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         """Return fresh copies of the rows in `slots` [...] as columns by path, of shape slots.shape + field.shape.
 
         Args:
@@ -78,16 +78,16 @@ class Anchors(duplicates.CopiedWhole):
         """
         return self._read_rows(slots, fields)
 
-    def keys(self, slots: arrays.Slots) -> arrays.Keys:
+    def keys(self, slots: arrays_lib.Slots) -> arrays_lib.Keys:
         """Return the keys of the rows in `slots`, which ascend in the order in which the rows were added."""
         return append.keys_of(self.num, slots, len(self.flags))
 
-    def has(self, flag: int, slots: arrays.Slots) -> arrays.Bools:
+    def has(self, flag: int, slots: arrays_lib.Slots) -> arrays_lib.Bools:
         """Return whether a flag is set for each of `slots`."""
-        has_it: arrays.Bools = (self.flags[slots] & flag) > 0
+        has_it: arrays_lib.Bools = (self.flags[slots] & flag) > 0
         return has_it
 
-    def set(self, flag: int, slots: arrays.Slots, is_set: bool = True) -> None:
+    def set(self, flag: int, slots: arrays_lib.Slots, is_set: bool = True) -> None:
         """Set or clear a flag that decides on eligibility, of `slots`, which are distinct."""
         before = self.flags.take(slots)
         flags = before | np.uint8(flag) if is_set else before & ~np.uint8(flag)
@@ -102,7 +102,7 @@ class Anchors(duplicates.CopiedWhole):
             append.note_many(self._changed, self.num, changed)
         self._num_changes += 1
 
-    def changes(self) -> arrays.Slots:
+    def changes(self) -> arrays_lib.Slots:
         """Return the slots whose eligibility may have changed since `forget_changes`."""
         count = self.num.item(append.CHANGED)
         return self._changed[:count].copy() if count <= len(self._changed) else np.arange(self.capacity)
@@ -116,7 +116,7 @@ class Anchors(duplicates.CopiedWhole):
         self.num[append.CHANGED] = len(self._changed) + 1
         self._num_changes += 1
 
-    def recount(self, slots: arrays.Slots) -> None:
+    def recount(self, slots: arrays_lib.Slots) -> None:
         """Recount the eligible anchors among all rows, in `slots`, after their flags were written directly."""
         self._num_changes += 1
         self.num[append.ELIGIBLE] = np.count_nonzero(self.is_eligible(slots))

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import duplicates
 from relive.common import validation
 from relive.kernels import append
@@ -50,7 +50,7 @@ class LimitedSampler(duplicates.CopiedWhole):
         """Bytes of how often the anchors were drawn."""
         return self._times.nbytes
 
-    def times(self, slots: arrays.Slots) -> arrays.Ints:
+    def times(self, slots: arrays_lib.Slots) -> arrays_lib.Ints:
         """Return how often the anchors in `slots` were drawn."""
         return self._times[slots].astype(np.int64)
 
@@ -104,28 +104,28 @@ class LimitedSampler(duplicates.CopiedWhole):
         self.num_spent += num_spent
         return slots, probabilities, weights
 
-    def take_back(self, slots: arrays.Slots) -> None:
+    def take_back(self, slots: arrays_lib.Slots) -> None:
         """Count the last draw, which was of `slots`, as not made."""
         self.num_spent -= len(self._spent_of(slots))
         self.sampler.take_back(slots)
         self._restore(slots)
 
-    def _spent_of(self, slots: arrays.Slots) -> arrays.Slots:
+    def _spent_of(self, slots: arrays_lib.Slots) -> arrays_lib.Slots:
         """Return the distinct ones of `slots` that were drawn as often as they may be."""
         slots = np.unique(slots)
-        spent: arrays.Slots = slots[self._times[slots] == self.most]
+        spent: arrays_lib.Slots = slots[self._times[slots] == self.most]
         return spent
 
-    def _restore(self, slots: arrays.Slots) -> None:
+    def _restore(self, slots: arrays_lib.Slots) -> None:
         np.subtract.at(self._times, slots, 1)
         self.sampler.anchors.set(append.SPENT, np.unique(slots), False)
         self.sampler.tell()
 
-    def load(self, times: arrays.Ints, slots: arrays.Slots) -> None:
+    def load(self, times: arrays_lib.Ints, slots: arrays_lib.Slots) -> None:
         """Take over how often the anchors in `slots`, the only ones, were drawn."""
         self._times[slots] = times
 
-    def check(self, slots: arrays.Slots) -> None:
+    def check(self, slots: arrays_lib.Slots) -> None:
         """Raise CorruptionError if the rows in `slots` that count as spent are not those that were drawn so often."""
         times = self._times[slots]
         if times.max(initial=0) > self.most:
@@ -134,7 +134,7 @@ class LimitedSampler(duplicates.CopiedWhole):
             raise errors.CorruptionError("the anchors that count as spent are not those that were drawn so often")
 
 
-def _times_before(slots: arrays.Ints) -> arrays.Ints:
+def _times_before(slots: arrays_lib.Ints) -> arrays_lib.Ints:
     """Return how often each of `slots` [B] occurred before in the array."""
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.kernels import append
 from relive.persistence import state
@@ -32,14 +32,14 @@ def required(found: sampler.Sampler | None, call: str) -> "PrioritizedSampler":
 
 
 def importance_weights(
-    probabilities: arrays.Floats,
-    num_eligible: arrays.Floats | float,
+    probabilities: arrays_lib.Floats,
+    num_eligible: arrays_lib.Floats | float,
     beta: float,
     normalization: WeightNormalization,
     *,
-    total: arrays.Floats | float = 1.0,
-    least: arrays.Floats | float = 1.0,
-) -> arrays.Floats:
+    total: arrays_lib.Floats | float = 1.0,
+    least: arrays_lib.Floats | float = 1.0,
+) -> arrays_lib.Floats:
     """Return the importance weights (N P_i)^-beta [B] (Schaul et al. 2016, section 3.4); 0 where P_i is.
 
     Numbers may differ from row to row; N P_i may lie beyond float64.
@@ -63,7 +63,7 @@ def importance_weights(
         unit = smallest if normalization == "batch" else units
         is_near = smallest > 0.0 and largest / unit < _FAR and unit / smallest < _FAR
         if is_near and beta * math.log(unit / smallest) < _LARGEST_LOG:
-            relative: arrays.Floats = (masses / unit) ** -beta
+            relative: arrays_lib.Floats = (masses / unit) ** -beta
             return relative
     weights, likely = np.zeros(len(masses)), masses > 0.0
     if likely.any():
@@ -88,8 +88,8 @@ def _checked_beta(beta: object) -> float:
 
 
 def _scaled_weights(
-    masses: arrays.Floats, units: arrays.Floats, beta: float, normalization: WeightNormalization
-) -> arrays.Floats:
+    masses: arrays_lib.Floats, units: arrays_lib.Floats, beta: float, normalization: WeightNormalization
+) -> arrays_lib.Floats:
     """Do what `importance_weights` does, with quotients of any size: f 2^e, 0.5 <= f < 1."""
     (fractions, exponents), (of_units, others) = np.frexp(masses), np.frexp(units)
     fractions, shifts = np.frexp(fractions / of_units)
@@ -167,7 +167,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             rule = f"epsilon must be smaller with alpha = {self._alpha:g}"
             raise errors.ArgumentError(f"{rule}, got {self._epsilon}") from None
 
-    def _rate(self, slots: arrays.Slots) -> Callable[[], None]:
+    def _rate(self, slots: arrays_lib.Slots) -> Callable[[], None]:
         """Give rows that became eligible their first priority, and all of `slots` their weights; see Sampler."""
         flags = self.anchors.flags
         found = flags.take(slots)
@@ -190,7 +190,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
 
         return take_back
 
-    def _rate_new(self, slots: arrays.Slots) -> Callable[[], None]:
+    def _rate_new(self, slots: arrays_lib.Slots) -> Callable[[], None]:
         """Do what `_rate` does where all of `slots` hold steps that go on and have no priority yet."""
         before, flags, key = self._raw.take(slots), self.anchors.flags, (self._running_maximum, self._alpha)
         if self._weight_of_new[0] != key:
@@ -277,7 +277,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         names = ("alpha", "beta", "epsilon", "weight_normalization", "stratified")
         return {name: getattr(self, f"_{name}") for name in names}
 
-    def priorities(self, slots: arrays.Slots) -> arrays.Floats:
+    def priorities(self, slots: arrays_lib.Slots) -> arrays_lib.Floats:
         """Return the raw priorities of the rows in `slots` [k]; for an unrated row, the one it would get."""
         self.catch_up()
         priorities = self._raw[slots]
@@ -285,7 +285,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         return priorities
 
     def _set_priorities(
-        self, slots: arrays.Slots, priorities: arrays.Floats, record: Callable[[], None] | None = None
+        self, slots: arrays_lib.Slots, priorities: arrays_lib.Floats, record: Callable[[], None] | None = None
     ) -> None:
         """Set the raw priorities [k] of the rows in `slots` [k], finite and at least 0; the last of a row wins.
 
@@ -317,11 +317,11 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
             flags[slots] = found
         self._running_maximum = largest
 
-    def _check_priorities(self, priorities: arrays.Floats) -> None:
+    def _check_priorities(self, priorities: arrays_lib.Floats) -> None:
         """Raise ArgumentError if one of the raw priorities [k] is too large to be weighed."""
         self._weights_of(priorities, self._alpha)
 
-    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
+    def probabilities(self, slots: arrays_lib.Slots) -> arrays_lib.Floats:
         """Return the probability of each of `slots` [B] in a single draw now; 0 if not eligible."""
         tree = self._current_tree
         return tree._leaves.take(slots) / (tree.total or 1.0)
@@ -331,7 +331,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         if beta is not None:
             _checked_beta(beta)
 
-    def _shares(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[Any, ...]:
+    def _shares(self, slots: arrays_lib.Slots, probabilities: arrays_lib.Floats) -> tuple[Any, ...]:
         """Return the weights of the anchors in `slots` [B], how many there are, the total and the least weight."""
         tree = self._tree
         total = tree.total
@@ -339,7 +339,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         is_relative = self._weight_normalization == "buffer" and total > 0.0
         return weights, self.anchors.num.item(append.ELIGIBLE), total, tree.min if is_relative else 1.0
 
-    def _weighted(self, shares: tuple[Any, ...], beta: float | None) -> arrays.Floats:
+    def _weighted(self, shares: tuple[Any, ...], beta: float | None) -> arrays_lib.Floats:
         """Return (N P_i)^-beta [B], normalised; 0 where P_i is."""
         weights, num_eligible, total, least = shares
         beta = self.beta if beta is None else _checked_beta(beta)
@@ -347,8 +347,8 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         return importance_weights(weights, num_eligible, beta, kind, total=total, least=least)
 
     def importance_weights(
-        self, slots: arrays.Slots, probabilities: arrays.Floats, beta: float | None = None
-    ) -> arrays.Floats:
+        self, slots: arrays_lib.Slots, probabilities: arrays_lib.Floats, beta: float | None = None
+    ) -> arrays_lib.Floats:
         """Return (N P_i)^-beta [B], normalised; 0 where P_i is; see Sampler."""
         return self._weighted(self._shares(slots, probabilities), beta)
 
@@ -373,24 +373,24 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         """Whether no eligible anchor weighs 0, because epsilon does not."""
         return super().draws_all and self._epsilon > 0.0 and self._epsilon**self._alpha > 0.0
 
-    def drawable(self) -> arrays.Slots:
+    def drawable(self) -> arrays_lib.Slots:
         """Return the eligible anchors whose weight is not 0. O(capacity)."""
         slots = self.anchors.slots()
         return slots[self._current_tree._leaves.take(slots) > 0]
 
-    def _weights_of(self, priorities: arrays.Floats, alpha: float) -> arrays.Floats:
+    def _weights_of(self, priorities: arrays_lib.Floats, alpha: float) -> arrays_lib.Floats:
         """Return (priority + epsilon)^alpha [k], 0 where both are 0; raise ArgumentError if one is too large."""
         largest = (priorities.item(priorities.argmax()) if len(priorities) else 0.0) + self._epsilon
         log = math.log(largest) if 0.0 < largest < math.inf else 0.0
         if not (largest < math.inf and alpha * log < _LARGEST_LOG - 1.0 - math.log(len(self._raw))):
             self._check_weights(priorities, alpha)
         sums = priorities + self._epsilon
-        weights: arrays.Floats = np.power(sums, alpha)
+        weights: arrays_lib.Floats = np.power(sums, alpha)
         if alpha == 0:
             weights *= sums > 0
         return weights
 
-    def _check_weights(self, priorities: arrays.Floats, alpha: float) -> None:
+    def _check_weights(self, priorities: arrays_lib.Floats, alpha: float) -> None:
         """Raise ArgumentError if a priority [k] is too large to be weighed."""
         with np.errstate(over="ignore"):
             is_heavy = ~(np.power(priorities + self._epsilon, alpha) <= self._tree._heaviest)
@@ -399,7 +399,7 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
                 f"priority of row {row} must be smaller with alpha = {alpha:g}, got {priorities[row]}"
             )
 
-    def state_dict(self, slots: arrays.Slots) -> state.State:
+    def state_dict(self, slots: arrays_lib.Slots) -> state.State:
         """Return the priorities, the largest so far and the number of draws; see Sampler."""
         self.catch_up()
         priorities = self._raw[slots]
@@ -407,13 +407,13 @@ class PrioritizedSampler(sampler.Sampler, is_checked=False):
         values = {"ticks": self._ticks, "running_maximum": self._running_maximum}
         return {**values, "arrays": {"priorities": priorities}}
 
-    def load_state_dict(self, given: state.StateReader, slots: arrays.Slots) -> None:
+    def load_state_dict(self, given: state.StateReader, slots: arrays_lib.Slots) -> None:
         """Load priorities; see Sampler."""
         self._ticks, most = given.integer("ticks"), given.number("running_maximum", 1.0)
         priorities = given.array("priorities", np.float64, (len(slots),))
-        run = arrays.run_of(slots)
+        run = arrays_lib.run_of(slots)
         is_rated, is_eligible = ~np.isnan(priorities), self.anchors.is_eligible(run)
-        are_all_rated, rated, of_rated = arrays.all_set(is_rated), run, is_eligible
+        are_all_rated, rated, of_rated = arrays_lib.all_set(is_rated), run, is_eligible
         if not are_all_rated:
             rated, priorities, of_rated = slots[is_rated], priorities[is_rated], is_eligible[is_rated]
         if priorities.size and not (priorities.view(np.int64).min() >= 0 and priorities.max() < np.inf):

@@ -12,7 +12,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 
 SCHEMA = relive.Schema(relive.Field((), np.int64), relive.Field((), np.int64))
 REWARDS = [1.0, 0.0, 3.0, 0.0, 2.0, 4.0]
@@ -28,10 +28,10 @@ class ByReward(relive.Sampler):
     def _attached(self, capacity: int) -> None:
         self.tree = relive.SumTree(capacity)
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         self.tree.set(slots, self.anchors.read(slots, [self.field])[self.field])
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         self.tree.set(slots, 0.0)
 
     def can_draw(self) -> bool:
@@ -91,7 +91,7 @@ def test_a_state_is_loaded_into_a_buffer_in_use(earlier: int) -> None:
 class ByNeighbours(ByReward):
     """Reads a single row, several, none, and those of the slots beside, which may be empty."""
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         capacity = self.anchors.capacity
         for some in (slots[:0], (slots + 1) % capacity, np.stack([slots, slots - 1]) % capacity):
             assert self.anchors.read(some, ["reward"])["reward"].shape == some.shape
@@ -160,13 +160,13 @@ class Sees(relive.UniformSampler):
     def __init__(self) -> None:
         self.seen: list[tuple[str, list[float]]] = []
 
-    def _see(self, hook: str, slots: arrays.Slots) -> None:
+    def _see(self, hook: str, slots: arrays_lib.Slots) -> None:
         self.seen.append((hook, self.anchors.read(slots, ["reward"])["reward"].tolist()))
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         self._see("added", slots)
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         self._see("removed", slots)
 
 

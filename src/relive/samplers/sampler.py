@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import duplicates
 from relive.common import validation
 from relive.kernels import append
@@ -38,11 +38,11 @@ class Draw(NamedTuple):
         probabilities: The probability of each in a single draw [B].
     """
 
-    slots: arrays.Slots
-    probabilities: arrays.Floats
+    slots: arrays_lib.Slots
+    probabilities: arrays_lib.Floats
 
 
-Weighted: TypeAlias = tuple[arrays.Slots, arrays.Floats, arrays.Floats]
+Weighted: TypeAlias = tuple[arrays_lib.Slots, arrays_lib.Floats, arrays_lib.Floats]
 """Drawn anchors, their probabilities and their importance weights, each [B]."""
 
 
@@ -104,7 +104,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         self.anchors = anchors
         try:
             # The keys of the rows that the hooks were told of, by slot; -1 for none.
-            self._told: arrays.Keys = np.full(anchors.capacity if self.has_hooks else 0, -1)
+            self._told: arrays_lib.Keys = np.full(anchors.capacity if self.has_hooks else 0, -1)
             self._attached(anchors.capacity)
         except BaseException:
             self.detach()
@@ -137,7 +137,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
             self.anchors.suspect_all()
             raise
 
-    def _rate(self, slots: arrays.Slots) -> Callable[[], None]:
+    def _rate(self, slots: arrays_lib.Slots) -> Callable[[], None]:
         """Set the weights of the anchors in `slots`, which may repeat and of which only some may have changed.
 
         Return a function that takes back the first priorities that some get; the next `catch_up` sets weights anew.
@@ -148,7 +148,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Do what `catch_up` does if there are hooks, which are called at once."""
         return self.catch_up() if self.has_hooks else nothing
 
-    def _tell(self, slots: arrays.Slots) -> None:
+    def _tell(self, slots: arrays_lib.Slots) -> None:
         """Call the hooks for those of the anchors in the distinct `slots` that have changed."""
         now = np.where(self.anchors.is_eligible(slots), self.anchors.keys(slots), -1)
         was = self._told[slots]
@@ -185,7 +185,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         self._ticks += 1
         return slots, probabilities, weights
 
-    def take_back(self, slots: arrays.Slots) -> None:
+    def take_back(self, slots: arrays_lib.Slots) -> None:
         """Count the last draw, which was of `slots`, as not made."""
         self._ticks -= 1
 
@@ -222,11 +222,11 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """Whether every eligible anchor may be drawn; of a custom sampler that is not known."""
         return not self._is_checked
 
-    def drawable(self) -> arrays.Slots:
+    def drawable(self) -> arrays_lib.Slots:
         """Return the anchors that a draw may return. O(capacity)."""
         return self.anchors.slots()
 
-    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
+    def probabilities(self, slots: arrays_lib.Slots) -> arrays_lib.Floats:
         """Return the probability of each of `slots` [B] in a single draw now; NaN if unknown."""
         return np.full(len(slots), np.nan)
 
@@ -248,8 +248,8 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         refuse_beta(beta)
 
     def importance_weights(
-        self, slots: arrays.Slots, probabilities: arrays.Floats, beta: float | None = None
-    ) -> arrays.Floats:
+        self, slots: arrays_lib.Slots, probabilities: arrays_lib.Floats, beta: float | None = None
+    ) -> arrays_lib.Floats:
         """Return the importance weights [B] of anchors with those probabilities [B] as one batch; 1 by default."""
         if beta is not None:
             refuse_beta(beta)
@@ -257,16 +257,16 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         ones.fill(1.0)
         return ones
 
-    def _shares(self, slots: arrays.Slots, probabilities: arrays.Floats) -> tuple[Any, ...]:
+    def _shares(self, slots: arrays_lib.Slots, probabilities: arrays_lib.Floats) -> tuple[Any, ...]:
         """Return how likely the anchors in `slots` [B] are now: what `_weighted` takes, numbers or [B]."""
         return slots, probabilities
 
-    def _weighted(self, shares: tuple[Any, ...], beta: float | None) -> arrays.Floats:
+    def _weighted(self, shares: tuple[Any, ...], beta: float | None) -> arrays_lib.Floats:
         """Return the importance weights [B] of one batch, which has them from several draws."""
         slots, probabilities = shares
         return self.importance_weights(slots, probabilities, beta)
 
-    def restore(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
+    def restore(self, given: state_lib.StateReader, slots: arrays_lib.Slots) -> None:
         """Do what `load_state_dict` does, and call the hooks for what changes from now on."""
         self.load_state_dict(given, slots)
         if self.has_hooks:
@@ -285,13 +285,13 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         A TokenReplayBuffer calls it again when it needs more slots: the sampler then begins anew, as when it is loaded.
         """
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         """Handle anchors that became eligible."""
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         """Handle anchors that ceased to be eligible."""
 
-    def state_dict(self, slots: arrays.Slots) -> state_lib.State:
+    def state_dict(self, slots: arrays_lib.Slots) -> state_lib.State:
         """Return the state to save: JSON values by name, and arrays by name under "arrays"; see `persistence.state`.
 
         Args:
@@ -299,7 +299,7 @@ class Sampler(registry.Configurable, duplicates.CopiedWhole, abc.ABC):
         """
         return {"arrays": {}}
 
-    def load_state_dict(self, given: state_lib.StateReader, slots: arrays.Slots) -> None:
+    def load_state_dict(self, given: state_lib.StateReader, slots: arrays_lib.Slots) -> None:
         """Load a state in a sampler that was told of no anchors yet; `anchors` holds the eligible ones.
 
         By default, call `_added` with all of these, in order.

@@ -9,7 +9,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.samplers import anchors_test
 
@@ -38,10 +38,10 @@ class Fixed(relive.Sampler):
     def _attached(self, capacity: int) -> None:
         self.heard.append(("attached", capacity))
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         self.heard.append(("added", slots.tolist()))
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         self.heard.append(("removed", slots.tolist()))
 
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
@@ -169,7 +169,7 @@ def test_an_attachment_that_fails_leaves_the_sampler_free() -> None:
 class Hook:
     """A mixin that is not a sampler."""
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         pass
 
 
@@ -200,18 +200,18 @@ class Diarist(relive.Sampler):
         super()._attached(capacity)
         self.told = {}
 
-    def _keys(self, slots: arrays.Slots) -> list[int]:
+    def _keys(self, slots: arrays_lib.Slots) -> list[int]:
         """Return which rows are in those slots, as the storage has them."""
         assert len(set(slots.tolist())) == len(slots) > 0
         numbers: list[int] = self.buffer._store.storage.read(slots, ["extras/number"])["extras/number"].tolist()
         return numbers
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         for slot, number in zip(slots.tolist(), self._keys(slots), strict=True):
             assert slot not in self.told
             self.told[slot] = number
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         for slot in slots.tolist():
             self.told.pop(slot)
 

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.kernels import choice
 from relive.kernels import draw
@@ -43,7 +43,7 @@ _LEAF_BYTES = 10
 """About how many bytes a leaf takes with the levels above it."""
 
 
-class SumTree(arrays.Derived):
+class SumTree(arrays_lib.Derived):
     """A sum tree: a weight for each leaf 0 .. capacity - 1, initially 0, and draws in proportion to the weights.
 
     Args:
@@ -68,13 +68,13 @@ class SumTree(arrays.Derived):
         self._kernels = choice.chosen()
         sizes = _sizes(self._capacity)
         with memory.room_for("capacity", self._capacity, _LEAF_BYTES, "leaves"):
-            self._offsets: arrays.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
+            self._offsets: arrays_lib.Ints = np.array([0, *itertools.accumulate(sizes)], np.int64)
             # Blocks are aligned to cache lines; those of copies need not be.
             room = np.zeros(sum(sizes) + draw.WIDTH)
             skipped = -room.ctypes.data % _CACHE_LINE // room.itemsize
-            self._nodes: arrays.Floats = room[skipped : skipped + sum(sizes)]
+            self._nodes: arrays_lib.Floats = room[skipped : skipped + sum(sizes)]
             # The mass before each entry of the top, followed by the total.
-            self._masses: arrays.Floats = np.zeros(sizes[-1] + 1)
+            self._masses: arrays_lib.Floats = np.zeros(sizes[-1] + 1)
         self._total = 0.0
         # The largest weight, and the smallest above zero; None where the tree has changed since they were asked for.
         self._max: float | None = None
@@ -83,12 +83,12 @@ class SumTree(arrays.Derived):
         self._heaviest = float(np.finfo(np.float64).max) / (2 * self._capacity)
         """The largest weight that a leaf may have."""
         # The leaves set since the sums were last brought up to date.
-        self._unsettled: arrays.Ints = np.empty(_MOST_UNSETTLED, np.int64)
+        self._unsettled: arrays_lib.Ints = np.empty(_MOST_UNSETTLED, np.int64)
         self._num_unsettled = 0
         self._derive()
 
     def _derive(self) -> None:
-        self._leaves: arrays.Floats = self._nodes[: self._offsets.item(1)]
+        self._leaves: arrays_lib.Floats = self._nodes[: self._offsets.item(1)]
         """The weights, and zeros beyond them; who writes to them calls `_settle` before asking anything else."""
         self._levels = self._kernels.levels(self._nodes, self._offsets)
 
@@ -162,7 +162,7 @@ class SumTree(arrays.Derived):
             raise errors.ArgumentError(f"weights {rule}, got {values[row]} for leaf {slots[row]} in row {row}")
         self._write(slots, values + 0.0)  # Which makes 0.0 of -0.0.
 
-    def _write(self, leaves: arrays.Ints, weights: arrays.Floats | float) -> None:
+    def _write(self, leaves: arrays_lib.Ints, weights: arrays_lib.Floats | float) -> None:
         """Do what `set` does without checking `leaves` [k] and `weights` [k] or []."""
         self._make_room(len(leaves))
         end = self._num_unsettled + len(leaves)
@@ -170,7 +170,7 @@ class SumTree(arrays.Derived):
         self._unsettled[self._num_unsettled : end] = leaves
         self._num_unsettled = end
 
-    def _fill(self, leaves: slice | arrays.Ints, weights: arrays.Floats) -> None:
+    def _fill(self, leaves: slice | arrays_lib.Ints, weights: arrays_lib.Floats) -> None:
         """Do what `_write` does for many leaves, at once: every sum is computed anew. O(capacity)."""
         self._leaves[leaves] = weights
         levels = draw.levels(self._nodes, self._offsets)
@@ -188,7 +188,7 @@ class SumTree(arrays.Derived):
             if count > len(self._unsettled):
                 self._unsettled = np.empty(count, np.int64)
 
-    def _settle(self, leaves: arrays.Ints) -> None:
+    def _settle(self, leaves: arrays_lib.Ints) -> None:
         """Update the levels above `leaves` [k], after weights in [0, heaviest] were written to `leaves`.
 
         Args:
@@ -198,7 +198,7 @@ class SumTree(arrays.Derived):
         self._total = self._masses.item(-1)
         self._max = self._min = None
 
-    def get(self, leaves: npt.ArrayLike) -> arrays.Floats:
+    def get(self, leaves: npt.ArrayLike) -> arrays_lib.Floats:
         """Return the weights [k] of `leaves` [k], as a copy.
 
         Raises:
@@ -207,7 +207,7 @@ class SumTree(arrays.Derived):
         """
         return self._leaves.take(self._checked_leaves(leaves))
 
-    def find(self, masses: npt.ArrayLike) -> arrays.Ints:
+    def find(self, masses: npt.ArrayLike) -> arrays_lib.Ints:
         """Return, for each of `masses` [k] in [0, total], the leaf [k] in whose half-open interval it lies.
 
         A leaf of weight zero is never found; the total itself finds the last leaf above zero.
@@ -226,7 +226,7 @@ class SumTree(arrays.Derived):
             raise errors.ArgumentError(f"masses must be in [0, {self._total}], got {points[row]} in row {row}")
         return self._find(np.minimum(points, math.nextafter(self._total, 0)))
 
-    def sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
+    def sample(self, size: int, rng: np.random.Generator) -> arrays_lib.Ints:
         """Return `size` leaves [size], each drawn in proportion to the weights, with replacement.
 
         Raises:
@@ -235,7 +235,7 @@ class SumTree(arrays.Derived):
         """
         return self._checked_draw("sample", size, rng, False)
 
-    def stratified_sample(self, size: int, rng: np.random.Generator) -> arrays.Ints:
+    def stratified_sample(self, size: int, rng: np.random.Generator) -> arrays_lib.Ints:
         """Return `size` leaves [size], one drawn from each of `size` equal strata of the total weight.
 
         Within its stratum each leaf is drawn in proportion to the weights, so overall too, with less variance than
@@ -247,13 +247,13 @@ class SumTree(arrays.Derived):
         """
         return self._checked_draw("stratified_sample", size, rng, True)
 
-    def _checked_draw(self, call: str, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
+    def _checked_draw(self, call: str, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays_lib.Ints:
         validation.require_instance("rng", rng, np.random.Generator)
         size = validation.batch_size("size", size)
         self._require_weight(call)
         return self._draw(size, rng, is_stratified)
 
-    def _draw(self, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays.Ints:
+    def _draw(self, size: int, rng: np.random.Generator, is_stratified: bool) -> arrays_lib.Ints:
         """Do what `stratified_sample` or `sample` does without checks; `total` was asked for, and is above zero."""
         points, highest = rng.random(size), math.nextafter(self._total, 0)
         if not is_stratified:
@@ -302,12 +302,12 @@ class SumTree(arrays.Derived):
         if self.total == 0.0:
             raise errors.NotReadyError(f"{call} found all weights zero: set a weight above 0 first")
 
-    def _find(self, points: arrays.Floats) -> arrays.Ints:
+    def _find(self, points: arrays_lib.Floats) -> arrays_lib.Ints:
         """Return the leaves [k] of `points` [k] in [0, total), which are overwritten."""
-        leaves: arrays.Ints = self._kernels.find(self._levels, self._masses, points)
+        leaves: arrays_lib.Ints = self._kernels.find(self._levels, self._masses, points)
         return leaves
 
-    def _checked_leaves(self, leaves: npt.ArrayLike) -> arrays.Ints:
+    def _checked_leaves(self, leaves: npt.ArrayLike) -> arrays_lib.Ints:
         slots = _array("leaves", leaves)
         if slots.ndim != 1:
             raise errors.ArgumentError(f"leaves must be of shape [k], got shape {slots.shape}")
@@ -334,7 +334,7 @@ def _sizes(capacity: int) -> list[int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _strata(size: int) -> tuple[arrays.Floats, arrays.Floats]:
+def _strata(size: int) -> tuple[arrays_lib.Floats, arrays_lib.Floats]:
     """Return the start of each of `size` strata of width 1, and a point near its end that scaling keeps inside."""
     edges = np.arange(size + 1, dtype=np.float64)
     return edges[:-1], np.nextafter(np.nextafter(edges[1:], 0), 0)
@@ -349,7 +349,7 @@ def _array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
         ) from error
 
 
-def _real_numbers(name: str, values: npt.ArrayLike) -> arrays.Floats:
+def _real_numbers(name: str, values: npt.ArrayLike) -> arrays_lib.Floats:
     numbers = _array(name, values)
     if numbers.dtype == np.float64:
         return numbers

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.kernels import choice
 from relive.samplers import anchors as anchors_lib
@@ -42,7 +42,7 @@ class UniformSampler(sampler.Sampler, is_checked=False):
             slots = np.concatenate([slots, more])
         return sampler.Draw(slots if len(slots) == size else slots[:size], probabilities)
 
-    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
+    def probabilities(self, slots: arrays_lib.Slots) -> arrays_lib.Floats:
         """Return 1 / N for each of `slots` [B]; 0 if it is not eligible."""
         return self.anchors.is_eligible(slots) / max(len(self.anchors), 1)
 

@@ -12,14 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 
 DType: TypeAlias = np.dtype[Any]
 _LISTS = (list, tuple)
 
 
-def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False) -> arrays.Array:
+def cast_exact(
+    name: str, value: object, shape: tuple[int, ...], dtype: DType, is_weak: bool = False
+) -> arrays_lib.Array:
     """Return `value` as an array of exactly `shape` and `dtype`; a matching array is returned itself.
 
     A cast is made only if every value stays equal: 3 and True fit a float, 3.0 fits an integer, 0.9 and 300 do not fit
@@ -66,7 +68,7 @@ def cast_exact(name: str, value: object, shape: tuple[int, ...], dtype: DType, i
     return _cast(name, array, dtype, may_round)
 
 
-def require_finite(name: str, values: arrays.Array) -> None:
+def require_finite(name: str, values: arrays_lib.Array) -> None:
     """Raise SchemaError, with the place, if one of the values [...] is infinite or NaN."""
     is_finite = np.isfinite(values)
     if not is_finite.all():
@@ -86,7 +88,7 @@ def wrong_shape(name: str, shape: tuple[int, ...], found: tuple[int, ...]) -> er
     return errors.SchemaError(f"{name} must be of shape {shape}, got {found}{remedy}")
 
 
-def as_array(name: str, value: object) -> arrays.Array:
+def as_array(name: str, value: object) -> arrays_lib.Array:
     """Return the array that numpy makes of `value`; raise SchemaError if it is of objects, or text has changed."""
     try:
         array = np.asarray(value)
@@ -162,7 +164,7 @@ def _holds_all_of(dtype: DType, source: DType) -> bool:
     return np.can_cast(source, dtype, "equiv" if dtype.kind in "mM" else "safe")
 
 
-def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arrays.Array:
+def _cast(name: str, array: arrays_lib.Array, dtype: DType, may_round: bool) -> arrays_lib.Array:
     """Return `array` [...] as `dtype` if every value stays equal, or finite where rounding is allowed."""
     try:
         with np.errstate(all="ignore"):
@@ -181,7 +183,7 @@ def _cast(name: str, array: arrays.Array, dtype: DType, may_round: bool) -> arra
     raise errors.SchemaError(f"{name} must fit {dtype}, got {shown}{hint}")
 
 
-def _stays(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
+def _stays(array: arrays_lib.Array, cast: arrays_lib.Array) -> npt.NDArray[np.bool_]:
     """Return where [...] the value of `cast` equals that of `array`."""
     source, target = array.dtype.kind, cast.dtype.kind
     if target == "c":
@@ -200,7 +202,7 @@ def _stays(array: arrays.Array, cast: arrays.Array) -> npt.NDArray[np.bool_]:
     return np.asarray(cast == array)
 
 
-def _lies_in(array: arrays.Array, dtype: DType) -> npt.NDArray[np.bool_]:
+def _lies_in(array: arrays_lib.Array, dtype: DType) -> npt.NDArray[np.bool_]:
     """Return where [...] a float of `array` is in the range of the integer `dtype`."""
     limits = np.iinfo(dtype)
     return np.asarray((array >= np.float64(limits.min)) & (array < np.float64(limits.max + 1)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.schema import casting
 
@@ -22,7 +22,7 @@ EDGES = [
 ]
 
 
-def fit(value: Any, dtype: Any, is_weak: bool = False) -> arrays.Array:
+def fit(value: Any, dtype: Any, is_weak: bool = False) -> arrays_lib.Array:
     """Return `value` fitted to its own shape."""
     return casting.cast_exact("x", value, np.shape(value), np.dtype(dtype), is_weak)
 
@@ -34,7 +34,7 @@ def refusal(value: Any, dtype: Any, is_weak: bool = False) -> str:
 
 
 @st.composite
-def drawn_arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> arrays.Array:
+def drawn_arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> arrays_lib.Array:
     """Draw an array whose values are often at the edge of what another dtype holds."""
     dtype = draw(st.sampled_from(dtypes))
     elements: st.SearchStrategy[Any] = hnp.from_dtype(dtype)
@@ -44,7 +44,7 @@ def drawn_arrays(draw: st.DrawFn, dtypes: list[np.dtype[Any]]) -> arrays.Array:
     elif dtype.kind != "b":
         with np.errstate(all="ignore"):
             elements |= st.sampled_from(np.array(EDGES, np.float64).astype(dtype).tolist())
-    array: arrays.Array = draw(
+    array: arrays_lib.Array = draw(
         hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=3), elements=elements)
     )
     return array
@@ -69,7 +69,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 @hypothesis.given(array=drawn_arrays(REALS), dtype=st.sampled_from(NUMBERS))
-def test_a_cast_is_made_only_if_all_values_stay_equal(array: arrays.Array, dtype: np.dtype[Any]) -> None:
+def test_a_cast_is_made_only_if_all_values_stay_equal(array: arrays_lib.Array, dtype: np.dtype[Any]) -> None:
     """Python compares an int with a float exactly."""
     values = array.ravel().tolist()
     wrong = [place for place, value in enumerate(values) if not same(value, cast(value, dtype))]
@@ -86,7 +86,7 @@ def test_a_cast_is_made_only_if_all_values_stay_equal(array: arrays.Array, dtype
 @hypothesis.given(
     array=drawn_arrays([np.dtype("c8"), np.dtype("c16")]), dtype=st.sampled_from([np.dtype("c8"), np.dtype("c16")])
 )
-def test_complex_numbers_fit_where_both_parts_do(array: arrays.Array, dtype: np.dtype[Any]) -> None:
+def test_complex_numbers_fit_where_both_parts_do(array: arrays_lib.Array, dtype: np.dtype[Any]) -> None:
     if array.dtype.itemsize > dtype.itemsize:
         assert refusal(array, dtype).startswith(f"x must be of dtype {dtype}, got {array.dtype}: cast it")
     elif all(same(value, cast(value, dtype)) for value in array.ravel().tolist()):
@@ -98,7 +98,7 @@ def test_complex_numbers_fit_where_both_parts_do(array: arrays.Array, dtype: np.
 
 
 @hypothesis.given(array=drawn_arrays(REALS), dtype=st.sampled_from([dtype for dtype in NUMBERS if dtype.kind in "fc"]))
-def test_a_weak_value_may_be_rounded_but_stays_finite(array: arrays.Array, dtype: np.dtype[Any]) -> None:
+def test_a_weak_value_may_be_rounded_but_stays_finite(array: arrays_lib.Array, dtype: np.dtype[Any]) -> None:
     values = array.ravel().tolist()
     wrong = [value for value in values if cast(value, dtype) is None]
     if wrong:
@@ -286,7 +286,7 @@ class Tensor:
     def __init__(self, values: Any) -> None:
         self.values = values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> arrays.Array:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> arrays_lib.Array:
         if self.values is None:
             raise RuntimeError("the values are on another machine")
         return np.array(self.values)

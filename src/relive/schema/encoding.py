@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import trees
 from relive.common import validation
 from relive.kernels import append
@@ -29,7 +29,7 @@ CUT: int = append.CUT
 
 Row: TypeAlias = Sequence[bytes]
 """For each field its bytes: of one row, or of several in turn."""
-Streams: TypeAlias = tuple[int, ...] | arrays.Ints
+Streams: TypeAlias = tuple[int, ...] | arrays_lib.Ints
 Given: TypeAlias = tuple[Any, Any, Any, Any, Mapping[str, Any]]
 """The observation, the action, the reward, the next observation or None, and the extras."""
 PART_OF = {part: part for part in ("observation", "action", "reward", "extras")}
@@ -96,7 +96,7 @@ class Encoder:
         rows = self.columns_of(before, actions, rewards, extras, (count,))
         return [*map(np.ndarray.tobytes, rows.values())], [column[-1:].tobytes() for column in seen.values()]
 
-    def flat(self, count: int, given: Given) -> tuple[dict[str, arrays.Array], dict[str, arrays.Array]]:
+    def flat(self, count: int, given: Given) -> tuple[dict[str, arrays_lib.Array], dict[str, arrays_lib.Array]]:
         """Return the columns of `count` rows by path [count, ...], and of the observations after them, if given.
 
         A column may be the caller's own array.
@@ -109,7 +109,7 @@ class Encoder:
 
     def columns_of(
         self, observation: object, action: object, reward: object, extras: Mapping[str, Any], lead: tuple[int, ...]
-    ) -> dict[str, arrays.Array]:
+    ) -> dict[str, arrays_lib.Array]:
         """Return the columns of rows by path, each of shape `lead` + its field's, in its field's dtype.
 
         A column may be the caller's own array. Rewards may be rounded to their dtype.
@@ -122,7 +122,7 @@ class Encoder:
         require_finite(columns["reward"])
         return columns
 
-    def columns_of_argument(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, arrays.Array]:
+    def columns_of_argument(self, name: str, value: object, lead: tuple[int, ...]) -> dict[str, arrays_lib.Array]:
         """Return the columns of one argument in the same way; rewards need not be finite.
 
         Args:
@@ -133,12 +133,12 @@ class Encoder:
         argument = self._arguments[name]
         return argument.columns.by_path(argument.leaves(value), lead)
 
-    def copier_of_argument(self, name: str) -> Callable[[Any], dict[str, arrays.Array]]:
+    def copier_of_argument(self, name: str) -> Callable[[Any], dict[str, arrays_lib.Array]]:
         """Return a function that does that with one value, several times as fast; its columns are read-only copies."""
         argument = self._arguments[name]
         encode, fields = _part_encoder(self.schema, argument), [*argument.fields.values()]
 
-        def copy(value: Any) -> dict[str, arrays.Array]:
+        def copy(value: Any) -> dict[str, arrays_lib.Array]:
             encoded = zip(argument.columns.paths, fields, encode(value), strict=True)
             return {path: np.ndarray(field.shape, field.dtype, content) for path, field, content in encoded}
 
@@ -170,7 +170,7 @@ class _Columns:
         self._checked = [i for i, (name, field) in enumerate(fields.items()) if _is_checked(schema, name, field)]
         self._newest: tuple[tuple[int, ...], list[tuple[int, ...]]] = (), self._shapes
 
-    def cast(self, values: list[Any], lead: tuple[int, ...]) -> list[arrays.Array]:
+    def cast(self, values: list[Any], lead: tuple[int, ...]) -> list[arrays_lib.Array]:
         """Return the list of a value of each field, as columns [lead..., ...]; a matching array stays."""
         before, shapes = self._newest
         if lead != before:
@@ -183,7 +183,7 @@ class _Columns:
             casting.require_finite(names[i], values[i])
         return values
 
-    def by_path(self, values: list[Any], lead: tuple[int, ...]) -> dict[str, arrays.Array]:
+    def by_path(self, values: list[Any], lead: tuple[int, ...]) -> dict[str, arrays_lib.Array]:
         """Return the same by path."""
         return dict(zip(self.paths, self.cast(values, lead), strict=True))
 
@@ -260,7 +260,7 @@ def _is_checked(schema: schema_lib.Schema, name: str, field: schema_lib.Field) -
     return schema.check_finite and name != "reward" and field.dtype.kind in "fc"
 
 
-def require_finite(rewards: arrays.Array) -> None:
+def require_finite(rewards: arrays_lib.Array) -> None:
     """Raise ArgumentError if one of the rewards [...] is infinite or NaN, or would be as float64."""
     # One pass: if the sum of squares is finite as float64, all values are.
     if not float(np.vdot(rewards, rewards)) <= _LARGEST_FLOAT:
@@ -287,7 +287,7 @@ def _mismatch(name: str, expected: list[str], leaves: Mapping[str, object]) -> e
     return errors.SchemaError(f"{schema_lib.label(missing)} is missing: {known}")
 
 
-def columns(schema: schema_lib.Schema, rows: Sequence[bytes | memoryview], count: int) -> dict[str, arrays.Array]:
+def columns(schema: schema_lib.Schema, rows: Sequence[bytes | memoryview], count: int) -> dict[str, arrays_lib.Array]:
     """Return the read-only columns [count, ...] of the bytes of `count` rows, or of as many observations."""
     return {
         path: np.ndarray((count, *field.shape), field.dtype, content)
@@ -545,7 +545,7 @@ def stream_number(num_streams: int, stream: Any) -> int:
     return number
 
 
-def stream_numbers(num_streams: int, streams: Any) -> arrays.Ints:
+def stream_numbers(num_streams: int, streams: Any) -> arrays_lib.Ints:
     """Return the checked, distinct numbers of streams [k], which may be shared, but not with the caller's array.
 
     None stands for all, in order.
@@ -564,6 +564,6 @@ def stream_numbers(num_streams: int, streams: Any) -> arrays.Ints:
 
 
 @functools.lru_cache(maxsize=16)
-def all_streams(num_streams: int) -> arrays.Ints:
+def all_streams(num_streams: int) -> arrays_lib.Ints:
     """Return the numbers of all streams: one array for all calls, not to be written to."""
     return np.arange(num_streams, dtype=np.int64)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.schema import encoding
 from relive.schema import schema as schema_lib
 from relive.storage import memory
 
 
-class FinalObservations(arrays.Derived):
+class FinalObservations(arrays_lib.Derived):
     """The final observations of episodes, by number.
 
     Attributes:
@@ -60,11 +60,11 @@ class FinalObservations(arrays.Derived):
             made.columns[path][: self.room] = self.columns[path]
         return made
 
-    def take(self, episodes: arrays.Ints) -> dict[str, arrays.Array]:
+    def take(self, episodes: arrays_lib.Ints) -> dict[str, arrays_lib.Array]:
         """Return those of the episodes [k] by path [k, ...]."""
         return {path: column.take(episodes, axis=0) for path, column in self.columns.items()}
 
-    def put(self, columns: Mapping[str, arrays.Array], where: Any, episodes: arrays.Ints) -> None:
+    def put(self, columns: Mapping[str, arrays_lib.Array], where: Any, episodes: arrays_lib.Ints) -> None:
         """Write those of the episodes [k] into columns of some of the fields, at `where`."""
         for path, column in columns.items():
             column[where] = self.columns[path].take(episodes, axis=0)

@@ -6,7 +6,7 @@ A subclass of ColumnStorage that reads or writes in its own way is one of these.
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.persistence import state
 from relive.schema import encoding
@@ -33,11 +33,11 @@ class Foreign:
         columns = encoding.columns(self.storage.schema, rows, count)
         self.storage.write(append.slots_from(slot, count, self.storage.capacity), columns)
 
-    def take(self, slots: arrays.Ints) -> arrays.Array:
+    def take(self, slots: arrays_lib.Ints) -> arrays_lib.Array:
         """Return the rewards of the rows in `slots`."""
         return self.storage.read(slots, ("reward",))["reward"]
 
-    def run(self, path: str, slot: int, count: int) -> arrays.Array:
+    def run(self, path: str, slot: int, count: int) -> arrays_lib.Array:
         """Return a field of `count` rows from a slot on."""
         return self.storage.read(append.slots_from(slot, count, self.storage.capacity), (path,))[path]
 

@@ -30,7 +30,7 @@ import weakref
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import files
@@ -262,7 +262,7 @@ class TemporaryMaps:
         self._directory = files.absolute("directory", directory)
         self((1,), np.dtype(np.uint8))
 
-    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
         """Return an array of zeros.
 
         Raises:
@@ -418,7 +418,7 @@ class _Folder:
             generation = given.integer("generation")
         return generation, name == _DIRTY
 
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
         """Map the file of the next field as an array, without reading it. O(1)."""
         member = npy.Member(f"rows-{next(self._numbers)}", dtype, shape)
         name, header = member.file, member.header
@@ -502,7 +502,7 @@ class _Folder:
             files.fsync_directory(self.path)
 
 
-class _Closed(Mapping[str, arrays.Array]):
+class _Closed(Mapping[str, arrays_lib.Array]):
     """Stands in for arrays that must not be read any more, and raises."""
 
     def __init__(self, error: errors.ClosedError) -> None:

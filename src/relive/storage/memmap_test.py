@@ -17,7 +17,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.persistence import files
 from relive.persistence import manifest
 from relive.persistence import posix_test
@@ -29,7 +29,7 @@ FRAMES = relive.Schema(relive.Field((84, 84, 4), np.uint8), relive.Field((), np.
 OTHER = relive.Schema(relive.Field(3, np.float32), relive.Field((), np.int64))
 
 
-def row(value: float) -> dict[str, arrays.Array]:
+def row(value: float) -> dict[str, arrays_lib.Array]:
     return {"observation": np.full(2, value, np.float32), "action": np.array(int(value)), "reward": np.array(value)}
 
 

@@ -16,14 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.persistence import files
 from relive.persistence import state
 from relive.schema import casting
 from relive.schema import schema as schema_lib
 
-Array: TypeAlias = arrays.Array
+Array: TypeAlias = arrays_lib.Array
 Slots: TypeAlias = npt.NDArray[np.int64] | int
 """Addresses of rows, of any shape; an int is one of shape []."""
 Allocate: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
@@ -161,7 +161,7 @@ def bytes_of(column: Array) -> memoryview:
     return column.reshape(-1).view(np.uint8).data
 
 
-class ColumnStorage(arrays.Derived):
+class ColumnStorage(arrays_lib.Derived):
     """A storage in memory, with one preallocated array for each field.
 
     Writing and reading k rows take O(k) time.

@@ -10,7 +10,7 @@ import pytest
 import relive
 from relive import errors
 from relive import testing
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.persistence import state
 from relive.storage import memory as storages
 
@@ -31,7 +31,7 @@ class ListStorage:
         for place, slot in np.ndenumerate(slots):
             self.rows[slot] = {path: column[(*place, ...)].copy() for path, column in rows.items()}
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         self.check(slots)
         columns = {}
         for path in self.schema.fields if fields is None else fields:
@@ -64,7 +64,7 @@ class TestFileStorage(testing.StorageTests):
     def make(self, schema: relive.Schema, capacity: int) -> relive.Storage:
         numbers = itertools.count(len(list(self.folder.iterdir())))
 
-        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+        def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
             if 0 in shape:
                 return np.zeros(shape, dtype)
             return np.memmap(self.folder / str(next(numbers)), dtype, "w+", shape=shape)
@@ -77,7 +77,7 @@ class TestListStorage(testing.StorageTests):
         return ListStorage(schema, capacity)
 
 
-def row(value: float) -> dict[str, arrays.Array]:
+def row(value: float) -> dict[str, arrays_lib.Array]:
     return {"observation": np.full(2, value, np.float32), "action": np.array(int(value)), "reward": np.array(value)}
 
 
@@ -137,12 +137,12 @@ MIXED = relive.Schema(
 """Fields of several sorts."""
 
 
-def random_rows(schema: relive.Schema, lead: tuple[int, ...], seed: int) -> dict[str, arrays.Array]:
+def random_rows(schema: relive.Schema, lead: tuple[int, ...], seed: int) -> dict[str, arrays_lib.Array]:
     rng = np.random.default_rng(seed)
     return {path: rng.integers(1, 99, lead + field.shape).astype(field.dtype) for path, field in schema.fields.items()}
 
 
-def assert_same(columns: dict[str, arrays.Array], expected: dict[str, arrays.Array]) -> None:
+def assert_same(columns: dict[str, arrays_lib.Array], expected: dict[str, arrays_lib.Array]) -> None:
     assert columns.keys() == expected.keys()
     for path, column in columns.items():
         assert column.tobytes() == expected[path].tobytes(), path
@@ -171,7 +171,7 @@ def test_a_column_is_read_where_it_belongs() -> None:
 def test_every_field_is_allocated_once_in_their_order() -> None:
     calls: list[tuple[tuple[int, ...], Any]] = []
 
-    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
         calls.append((shape, dtype))
         return np.ones(shape, dtype)
 
@@ -193,7 +193,7 @@ def test_columns_that_were_read_are_whole_arrays_of_their_own() -> None:
         assert not any(np.may_share_memory(column, other) for other in columns[:number])
 
 
-def bytes_of(rows: dict[str, arrays.Array], slots: list[int]) -> list[bytes]:
+def bytes_of(rows: dict[str, arrays_lib.Array], slots: list[int]) -> list[bytes]:
     """Return the bytes of each field of MIXED, for the rows in `slots`."""
     return [b"".join(rows[path][slot, ...].tobytes() for slot in slots) for path in MIXED.fields]
 
@@ -227,7 +227,7 @@ def test_a_single_value_keeps_its_dtype() -> None:
             assert value.shape == ()
 
 
-def full(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays.Array:
+def full(shape: tuple[int, ...], dtype: np.dtype[Any]) -> arrays_lib.Array:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 

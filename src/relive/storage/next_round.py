@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.schema import encoding
 from relive.storage import memory
@@ -37,7 +37,7 @@ class Written(NamedTuple):
 
 CONTINUED = Written(0, 0, (), ())
 """Steps that go on."""
-Appender: TypeAlias = Callable[[arrays.Ints, bytes, encoding.Row, encoding.Row | None], Written | None]
+Appender: TypeAlias = Callable[[arrays_lib.Ints, bytes, encoding.Row, encoding.Row | None], Written | None]
 """Appends steps as `encoding.Steps` describes them; returns None, without a trace, if they cannot go the short way."""
 _FEWEST = 8
 """For fewer of the streams, the loop is faster."""
@@ -46,12 +46,14 @@ _MARKS = _GOES_ON + 3 * _END + 252 * _CUT
 """What each event is."""
 _NO_LINK = b"\xff\xff\xff\xff"
 """The bytes of -1; among those of links, which are positive, no others have one of them as the highest."""
-_NOWHERE: arrays.Ints = np.zeros(0, np.int64)
+_NOWHERE: arrays_lib.Ints = np.zeros(0, np.int64)
 Places: TypeAlias = Any
 """Places in a round: a list of a few, or an array of more."""
 
 
-def never(streams: arrays.Ints, events: bytes, rows: encoding.Row, next_rows: encoding.Row | None) -> Written | None:
+def never(
+    streams: arrays_lib.Ints, events: bytes, rows: encoding.Row, next_rows: encoding.Row | None
+) -> Written | None:
     """Append nothing, where no round can go the short way."""
     return None
 
@@ -76,7 +78,7 @@ def _places(content: bytes, mark: bytes, size: int) -> Places:
     return found
 
 
-def _increments(num_streams: int) -> arrays.Ints:
+def _increments(num_streams: int) -> arrays_lib.Ints:
     """Return by what the state of a round of all streams grows from one to the next [3 S]: slots, places and links."""
     grown = np.empty(3 * num_streams, np.int64)
     grown[:num_streams], grown[num_streams : 2 * num_streams] = num_streams, 1
@@ -88,7 +90,7 @@ def _increments(num_streams: int) -> arrays.Ints:
 def appender(
     rows: append.Rows,
     views: append.Rows,
-    behind: Sequence[tuple[int, arrays.Array, memoryview, int]],
+    behind: Sequence[tuple[int, arrays_lib.Array, memoryview, int]],
     access: memory.Access,
 ) -> Appender:
     """Return the function that appends such rounds; what it reads are its own variables, and not attributes.
@@ -124,11 +126,11 @@ def appender(
     begins: Places = []
     of, first = current, -1
     # Where what is observed after a round is put before it goes to the episodes: for each field as bytes and records.
-    finals: list[tuple[int, memoryview, arrays.Array, arrays.Array]] = []
+    finals: list[tuple[int, memoryview, arrays_lib.Array, arrays_lib.Array]] = []
     # If the rows before are the last round: the key after it, and `last`.
     next_key, found = -1, b""
 
-    def find_out(streams: arrays.Ints, slot: int) -> bool:
+    def find_out(streams: arrays_lib.Ints, slot: int) -> bool:
         """Find out the above for a round; return False if a row before it is not there, or not complete."""
         nonlocal state, increments, slots, newest, slots_view, newest_view, both_links
         nonlocal links_before, before, announced, begins, of, first, finals, next_key
@@ -184,7 +186,7 @@ def appender(
         found_same: list[int] = same if type(same) is list else same.tolist()
         return found_same
 
-    def found_out(streams: arrays.Ints, same: list[int], num_ends: int) -> Written:
+    def found_out(streams: arrays_lib.Ints, same: list[int], num_ends: int) -> Written:
         """Return what was found out about a round in which those steps begin with what was observed last."""
         after: dict[int, list[int]] = {append.TERMINATED: [], append.TRUNCATED: []}
         for i in same:
@@ -195,7 +197,7 @@ def appender(
         return Written(0, num_ends, *after.values()) if any(after.values()) else _ended(num_ends)
 
     def append_next(
-        streams: arrays.Ints, events: bytes, given: encoding.Row, next_rows: encoding.Row | None
+        streams: arrays_lib.Ints, events: bytes, given: encoding.Row, next_rows: encoding.Row | None
     ) -> Written | None:
         nonlocal before, announced, begins, first, next_key, found
         key, alive, is_whole = counts[num_next], counts[num_rows], streams is everyone

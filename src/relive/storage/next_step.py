@@ -7,11 +7,11 @@ newest row, and no window looks back.
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.schema import encoding
 
-Fields: TypeAlias = Sequence[tuple[int, arrays.Array]]
+Fields: TypeAlias = Sequence[tuple[int, arrays_lib.Array]]
 """The numbers of fields, and their columns as records."""
 Appender: TypeAlias = Callable[[int, encoding.Row, encoding.Row | None], int]
 """Appends the row of a stream, given the observation after it; returns its key, or -1, without a trace, for another."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import trees
 from relive.schema import schema as schema_lib
 from relive.storage import foreign
@@ -41,6 +41,6 @@ class RowReader:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._access,)
 
-    def observations(self, slots: arrays.Ints) -> dict[str, arrays.Array]:
+    def observations(self, slots: arrays_lib.Ints) -> dict[str, arrays_lib.Array]:
         """Return fresh copies of the observation columns of the rows in `slots`."""
         return self.read(slots, self.observation_paths)

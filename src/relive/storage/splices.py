@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.schema import encoding
 from relive.storage import finals as finals_lib
@@ -30,7 +30,7 @@ def may_be_spliced(table: step_table.StepTable, finals: finals_lib.FinalObservat
         these, those = records[episodes], steps.rows[field]
         if these.tobytes() != those:
             differs = these != np.frombuffer(those, records.dtype)
-            if arrays.any_set(differs & (table.knows.take(streams) > 0)):
+            if arrays_lib.any_set(differs & (table.knows.take(streams) > 0)):
                 return True
     return False
 
@@ -94,8 +94,8 @@ def resumed(table: step_table.StepTable, finals: finals_lib.FinalObservations, s
 def _resumed_many(
     table: step_table.StepTable,
     finals: finals_lib.FinalObservations,
-    streams: arrays.Ints,
-    places: arrays.Ints,
+    streams: arrays_lib.Ints,
+    places: arrays_lib.Ints,
     given: encoding.Row,
 ) -> Resumed:
     """Return the same of many steps, of `streams` [k], in calls of numpy."""
@@ -105,14 +105,14 @@ def _resumed_many(
     for field, records in finals.records:
         rows = np.frombuffer(given[field], records.dtype)
         is_there &= records[episodes] == rows[places]
-    if not arrays.any_set(is_there):
+    if not arrays_lib.any_set(is_there):
         return NOTHING
     ends = facts[append.END] * is_there
     after_termination, after_truncation = (places[ends == end] for end in (append.TERMINATED, append.TRUNCATED))
     return after_termination.tolist(), after_truncation.tolist()
 
 
-def differ(these: arrays.Array, those: arrays.Array) -> arrays.Bools:
+def differ(these: arrays_lib.Array, those: arrays_lib.Array) -> arrays_lib.Bools:
     """Return whether the rows [k, ...] differ; NaN counts as equal to NaN."""
     record = f"V{these.itemsize}"
     is_equal = np.asarray((these.view(record) == those.view(record)) | (these == those))

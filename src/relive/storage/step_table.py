@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import append
 from relive.kernels import choice
 from relive.kernels import windows
@@ -53,7 +53,7 @@ ONE_ROW = Rule()
 """What a window of one row and the observation after it needs."""
 
 
-class StepTable(arrays.Derived):
+class StepTable(arrays_lib.Derived):
     """The rows of `streams` streams in a ring of `capacity`, without their values.
 
     Args:
@@ -75,22 +75,22 @@ class StepTable(arrays.Derived):
         if capacity > append.MOST_ROWS:
             raise errors.ArgumentError(f"capacity must be at most {append.MOST_ROWS}, got {capacity}")
         self.capacity, self.streams, self.kernels = capacity, streams, choice.chosen()
-        self.num: arrays.Ints = np.zeros(append.PAD + 1, np.int64)
+        self.num: arrays_lib.Ints = np.zeros(append.PAD + 1, np.int64)
         self.num[[append.OLDER, append.LAG, append.STRIDE, append.PAD]] = rule
         self.num[append.FREE] = _FIRST_ROOM
         self.flags: npt.NDArray[np.uint8] = np.zeros(capacity, np.uint8)
         self.following: npt.NDArray[np.int32] = np.zeros(capacity, np.int32)
-        self.places: arrays.Ints = np.zeros(capacity, np.int64)
+        self.places: arrays_lib.Ints = np.zeros(capacity, np.int64)
         self.back: npt.NDArray[np.int32] = np.zeros(capacity if rule.older > 0 else 0, np.int32)
         width = rule.lag + 2 if rule.lag > 0 else 0
         with memory.room_for("length", width, 8 * streams):
-            self.recent: arrays.Ints = np.zeros((streams, width), np.int64)
-        self.changed: arrays.Ints = np.zeros(max(_FEWEST_CHANGES, capacity // 8) if is_tracking else 0, np.int64)
-        self.current: arrays.Ints = np.zeros(streams, np.int64)
-        self.last: arrays.Ints = np.full(streams, append.NONE)
-        self.knows: arrays.Ints = np.zeros(streams, np.int64)
-        self.episodes: arrays.Ints = np.zeros((append.OLDEST + 1, _FIRST_ROOM), np.int64)
-        self.free: arrays.Ints = np.arange(_FIRST_ROOM)[::-1].copy()
+            self.recent: arrays_lib.Ints = np.zeros((streams, width), np.int64)
+        self.changed: arrays_lib.Ints = np.zeros(max(_FEWEST_CHANGES, capacity // 8) if is_tracking else 0, np.int64)
+        self.current: arrays_lib.Ints = np.zeros(streams, np.int64)
+        self.last: arrays_lib.Ints = np.full(streams, append.NONE)
+        self.knows: arrays_lib.Ints = np.zeros(streams, np.int64)
+        self.episodes: arrays_lib.Ints = np.zeros((append.OLDEST + 1, _FIRST_ROOM), np.int64)
+        self.free: arrays_lib.Ints = np.arange(_FIRST_ROOM)[::-1].copy()
         self._derive()
 
     def _derive(self) -> None:
@@ -124,15 +124,15 @@ class StepTable(arrays.Derived):
         """How many rows made room for newer ones so far; those that `clear` removed do not count."""
         return self.oldest_key - self.num_view[append.CLEARED]
 
-    def keys(self, slots: arrays.Ints) -> arrays.Keys:
+    def keys(self, slots: arrays_lib.Ints) -> arrays_lib.Keys:
         """Return the keys of the stored rows in `slots`."""
         return append.keys_of(self.num, slots, self.capacity)
 
-    def slots(self, keys: arrays.Ints) -> arrays.Slots:
+    def slots(self, keys: arrays_lib.Ints) -> arrays_lib.Slots:
         """Return the slots of the stored rows with `keys`."""
         return keys % self.capacity
 
-    def lookup(self, keys: arrays.Ints) -> tuple[arrays.Slots, slice | arrays.Bools]:
+    def lookup(self, keys: arrays_lib.Ints) -> tuple[arrays_lib.Slots, slice | arrays_lib.Bools]:
         """Return the slots of those of `keys` [k] whose rows are stored, and which of the keys they are of."""
         next_key, alive = self.num_view[append.NEXT_KEY], slice(None)
         oldest = next_key - self.num_view[append.ROWS]
@@ -141,16 +141,16 @@ class StepTable(arrays.Derived):
             return self.slots(keys[are_alive]), are_alive
         return self.slots(keys), alive
 
-    def alive_slots(self) -> arrays.Ints:
+    def alive_slots(self) -> arrays_lib.Ints:
         """Return the slots of all rows, oldest first."""
         return append.slots_from(self.oldest_key, len(self), self.capacity)
 
-    def episodes_in(self, streams: Any) -> arrays.Ints:
+    def episodes_in(self, streams: Any) -> arrays_lib.Ints:
         """Return the number of the newest episode of each of several streams [k]."""
         return self.current if streams is encoding.all_streams(self.streams) else self.current.take(streams)
 
     @property
-    def _of_rows(self) -> tuple[arrays.Array, ...]:
+    def _of_rows(self) -> tuple[arrays_lib.Array, ...]:
         """The arrays with an entry per row."""
         of_rows = self.flags, self.following, self.places, self.back
         return of_rows if len(self.back) else of_rows[:3]
@@ -261,15 +261,15 @@ class StepTable(arrays.Derived):
         """Return whether an episode is open in a stream, or in each of several [k]."""
         return self.last[streams] != append.NONE
 
-    def episodes_of(self, slots: arrays.Ints) -> arrays.Ints:
+    def episodes_of(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the numbers of the episodes of the rows in `slots`."""
         return self.places.take(slots) >> append.EPISODE
 
-    def steps_of(self, slots: arrays.Ints) -> arrays.Ints:
+    def steps_of(self, slots: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return how many steps of its episode came before each of the rows in `slots`."""
         return self.places.take(slots) & append.STEP
 
-    def oldest_rows(self, episodes: arrays.Ints) -> arrays.Ints:
+    def oldest_rows(self, episodes: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the slot of the oldest stored row of each of those episodes [k]; O(streams) if streams keep step."""
         keys = self.episodes[append.FIRST_KEY].take(episodes)
         (cut,) = (keys < self.oldest_key).nonzero()
@@ -282,21 +282,21 @@ class StepTable(arrays.Derived):
             count *= 8
         return self.slots(keys)
 
-    def lengths_of(self, episodes: arrays.Ints) -> arrays.Ints:
+    def lengths_of(self, episodes: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return how many steps each of those episodes has so far."""
-        lengths: arrays.Ints = self.episodes[append.LENGTH][episodes]
+        lengths: arrays_lib.Ints = self.episodes[append.LENGTH][episodes]
         newest = self.last[self.episodes[append.STREAM][episodes]]
         is_going = (self.episodes[append.END][episodes] == append.OPEN) & (newest >= 0)
         lengths[is_going] = (self.places[newest[is_going]] & append.STEP) + 1
         return lengths
 
-    def complete_steps(self, episodes: arrays.Ints) -> arrays.Ints:
+    def complete_steps(self, episodes: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return how many complete steps each of those episodes has so far, evicted ones included."""
         has_terminated = self.episodes[append.END][episodes] == append.TERMINATED
-        complete: arrays.Ints = self.lengths_of(episodes) - ~(self.is_known(episodes) | has_terminated)
+        complete: arrays_lib.Ints = self.lengths_of(episodes) - ~(self.is_known(episodes) | has_terminated)
         return complete
 
-    def is_left_out(self, slots: arrays.Array) -> arrays.Bools:
+    def is_left_out(self, slots: arrays_lib.Array) -> arrays_lib.Bools:
         """Return whether the episode of each of the rows in `slots` [k] was truncated before it.
 
         That is so where it ended and the observation after its newest step was never given.
@@ -304,19 +304,21 @@ class StepTable(arrays.Derived):
         is_waiting = (self.flags.take(slots) & append.COMPLETE) == 0
         return np.asarray(is_waiting & (self.episodes[append.END].take(self.episodes_of(slots)) != append.OPEN))
 
-    def is_known(self, episodes: arrays.Ints) -> arrays.Bools:
+    def is_known(self, episodes: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether the observation after the newest step of each of those episodes is known."""
         is_open = self.episodes[append.END][episodes] == append.OPEN
         of_streams = self.knows[self.episodes[append.STREAM][episodes]]
         return np.asarray(np.where(is_open, of_streams, self.episodes[append.KNOWN][episodes]) > 0)
 
-    def is_readable(self, slots: arrays.Ints) -> arrays.Bools:
+    def is_readable(self, slots: arrays_lib.Ints) -> arrays_lib.Bools:
         """Return whether a window may start at each of the rows in `slots` [k], worked out anew."""
         episodes = self.episodes_of(slots)
         complete = self.complete_steps(np.arange(len(self.free))).take(episodes)
         return self._are_readable(self.steps_of(slots), episodes, complete)
 
-    def _are_readable(self, of_rows: arrays.Ints, episodes: arrays.Ints, complete: arrays.Ints) -> arrays.Bools:
+    def _are_readable(
+        self, of_rows: arrays_lib.Ints, episodes: arrays_lib.Ints, complete: arrays_lib.Ints
+    ) -> arrays_lib.Bools:
         """Return the same for rows that are those steps of those episodes, which have so many complete ones [k]."""
         older, lag, stride, pad = self.rule
         readable = of_rows + lag < complete
@@ -329,14 +331,14 @@ class StepTable(arrays.Derived):
             readable |= (of_rows == 0) & (complete > 0)
         return np.asarray(readable)
 
-    def follow(self, slots: arrays.Ints, most: int) -> windows.Run:
+    def follow(self, slots: arrays_lib.Ints, most: int) -> windows.Run:
         """Return up to `most` consecutive complete rows, starting at each of `slots` [B]."""
         run: windows.Run = self.kernels.follow(self.rows, slots, most)
         return run
 
-    def look_back(self, slots: arrays.Ints, steps: arrays.Ints) -> arrays.Ints:
+    def look_back(self, slots: arrays_lib.Ints, steps: arrays_lib.Ints) -> arrays_lib.Ints:
         """Return the frame stack of each of `slots` [B], which are those steps, as rows [older + 1, B]."""
-        rows: arrays.Ints = self.kernels.look_back(self.back, steps, slots, self.num_view[append.OLDER] + 1)
+        rows: arrays_lib.Ints = self.kernels.look_back(self.back, steps, slots, self.num_view[append.OLDER] + 1)
         return rows
 
     # As a whole.

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.kernels import whole
 from relive.persistence import state
 from relive.schema import encoding
@@ -31,10 +31,10 @@ class Episodes(NamedTuple):
     encoder: encoding.Encoder
     stream: int
     columns: steps_lib.Columns
-    places: arrays.Ints | None
-    lengths: arrays.Ints
+    places: arrays_lib.Ints | None
+    lengths: arrays_lib.Ints
     ends: npt.NDArray[np.uint8]
-    knows: arrays.Bools
+    knows: arrays_lib.Bools
     finals: steps_lib.Columns
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ def append_episodes(
     key, count, stream = store.next_key, len(episodes), episodes.stream
     finals = [memory.records_of(column) if column.size else column for column in episodes.finals.values()]
 
-    def write() -> arrays.Ints:
+    def write() -> arrays_lib.Ints:
         for start, stop in state.chunks(count, count * store.schema.nbytes):
             store.access.write((key + start) % store.capacity, stop - start, episodes.rows(start, stop))
         return whole.append_episodes(store.rows, stream, episodes.lengths, episodes.ends, episodes.knows)

@@ -13,7 +13,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import trees
 from relive.kernels import append
 from relive.schema import encoding
@@ -188,7 +188,7 @@ class NeverReadable(relive.TransitionWindow):
 class IsSure(relive.UniformSampler):
     """Returns invalid probabilities from `probabilities`, but not from a draw."""
 
-    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
+    def probabilities(self, slots: arrays_lib.Slots) -> arrays_lib.Floats:
         return np.full(len(slots), 2.0)
 
 
@@ -343,10 +343,10 @@ class Remembers(relive.ColumnStorage):
     """Caches what it has read."""
 
     def write(self, slots: storages.Slots, rows: storages.Rows) -> None:
-        self.memory: dict[Any, dict[str, arrays.Array]] = {}
+        self.memory: dict[Any, dict[str, arrays_lib.Array]] = {}
         super().write(slots, rows)
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         asked = (np.asarray(slots).tobytes(), np.shape(slots), None if fields is None else tuple(fields))
         return dict(self.memory.setdefault(asked, super().read(slots, fields)))
 

@@ -9,7 +9,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.samplers import anchors as anchors_lib
 from relive.testing import sampler_suite
 
@@ -17,7 +17,7 @@ from relive.testing import sampler_suite
 class BySlot(relive.PrioritizedSampler):
     """Draws in proportion to the slot, counted by five."""
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         super()._added(slots)
         self._set_priorities(slots, (slots % 5).astype(np.float64))
 
@@ -25,7 +25,7 @@ class BySlot(relive.PrioritizedSampler):
 class Even(relive.Sampler):
     """Draws only even slots, and reports their probabilities."""
 
-    def drawable(self) -> arrays.Slots:
+    def drawable(self) -> arrays_lib.Slots:
         return np.intersect1d(self.anchors.slots(), np.arange(0, self.anchors.capacity, 2))
 
     def can_draw(self) -> bool:
@@ -43,16 +43,16 @@ class Honest(relive.Sampler):
     def __init__(self) -> None:
         self.kept: list[int] = []
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         self.kept += slots.tolist()
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         self.kept = [slot for slot in self.kept if slot not in slots]
 
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:
         return relive.Draw(rng.choice(self.kept, size), np.full(size, 1 / len(self.kept)))
 
-    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
+    def probabilities(self, slots: arrays_lib.Slots) -> arrays_lib.Floats:
         return self.anchors.is_eligible(slots) / max(len(self.kept), 1)
 
 
@@ -134,7 +134,7 @@ class NeverDrawsOne(DrawsThoughItCannot):
 
 
 class StaysWithTheFirst(Honest):
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         super()._added(slots)
         self.first = getattr(self, "first", slots[0])
 
@@ -145,7 +145,7 @@ class StaysWithTheFirst(Honest):
 class Reports(Honest):
     """Reports probabilities of places in a batch."""
 
-    def probabilities(self, slots: arrays.Slots) -> arrays.Floats:
+    def probabilities(self, slots: arrays_lib.Slots) -> arrays_lib.Floats:
         return np.full(len(slots), np.nan)
 
     def _draw(self, size: int, rng: np.random.Generator) -> relive.Draw:

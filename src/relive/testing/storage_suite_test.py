@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import relive
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.storage import memory as storages
 from relive.testing import storage_suite
 
@@ -14,7 +14,7 @@ class Honest(relive.ColumnStorage):
 
 
 class Views(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         read = super().read(slots, fields)
         if np.shape(slots) == (self.capacity,) and np.array_equal(slots, np.arange(self.capacity)):
             return {path: dict(self._columns)[path][:] for path in read}
@@ -22,7 +22,7 @@ class Views(Honest):
 
 
 class ViewsOfOne(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         read = super().read(slots, fields)
         return {path: dict(self._columns)[path][slots, ...] if np.shape(slots) == () else read[path] for path in read}
 
@@ -34,7 +34,7 @@ class Keeps(Honest):
         super().write(slots, rows)
         self.kept = slots, rows
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         if hasattr(self, "kept"):
             super().write(*self.kept)
         return super().read(slots, fields)
@@ -56,7 +56,7 @@ class ChecksWhenItIsLate(Honest):
 
 
 class Rounds(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         read = super().read(slots, fields)
         for column in read.values():
             if column.dtype == np.float64:
@@ -66,23 +66,23 @@ class Rounds(Honest):
 
 
 class Scalars(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         return {path: column[()] for path, column in super().read(slots, fields).items()}
 
 
 class Flattens(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         return super().read(slots if isinstance(slots, int) else np.ravel(slots), fields)
 
 
 class ReadsAll(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         super().read(slots, fields)
         return super().read(slots)
 
 
 class SkipsUnknown(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         known = None if fields is None else [path for path in fields if path in self.schema.fields]
         return super().read(slots, known)
 
@@ -90,7 +90,7 @@ class SkipsUnknown(Honest):
 class Merges(Honest):
     """Reads a slot that is asked for twice once."""
 
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         return super().read(slots if isinstance(slots, int) else np.unique(slots), fields)
 
 
@@ -117,7 +117,7 @@ class Inverts(Honest):
 
 
 class ForgetsWhatIsNew(Honest):
-    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays.Array]:
+    def read(self, slots: storages.Slots, fields: Collection[str] | None = None) -> dict[str, arrays_lib.Array]:
         if not any(column.any() for column in self._columns.values() if column.dtype.kind in "iuf"):
             raise KeyError("nothing was written")
         return super().read(slots, fields)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive.buffers import column as column_lib
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.schema import schema as schema_lib
 from relive.windows import batches
 
@@ -30,10 +30,10 @@ class Step:
     With a frame stack the observations are stacks [S, ...], newest last.
     """
 
-    observation: arrays.Array
-    action: arrays.Array
+    observation: arrays_lib.Array
+    action: arrays_lib.Array
     reward: Any
-    next_observation: arrays.Array
+    next_observation: arrays_lib.Array
     terminated: Any
     truncated: Any
 
@@ -50,7 +50,7 @@ class Episode:
         start: How many steps came before.
     """
 
-    frames: arrays.Array
+    frames: arrays_lib.Array
     rows: Step
     terminated: bool
     truncated: bool
@@ -76,7 +76,7 @@ class Values:
     def __init__(self, observation: schema_lib.Field, action: schema_lib.Field) -> None:
         self.observation, self.action = observation, action
 
-    def frames(self, episodes: Any, steps: Any) -> arrays.Array:
+    def frames(self, episodes: Any, steps: Any) -> arrays_lib.Array:
         """Return single observations [..., *shape] of those steps [...]; zeros before the first one."""
         episodes, steps = np.broadcast_arrays(np.asarray(episodes, np.int64), np.asarray(steps, np.int64))
         checksum = (31 * episodes + 7 * steps) % 255 + 1
@@ -91,7 +91,7 @@ class Values:
         flat[steps < 0] = 0
         return flat.reshape((*lead, *self.observation.shape))
 
-    def actions(self, episodes: Any, steps: Any) -> arrays.Array:
+    def actions(self, episodes: Any, steps: Any) -> arrays_lib.Array:
         """Return the actions [..., *shape] of those steps [...]."""
         numbers = np.asarray((5 * np.asarray(episodes) + 3 * np.asarray(steps)) % _ACTIONS, self.action.dtype)
         spread = numbers.reshape(numbers.shape + (1,) * len(self.action.shape))
@@ -127,8 +127,8 @@ class Story(Values):
         count = steps // lengths[0] + 2
         drawn = rng.integers(lengths[0], lengths[1] + 1, count)
         count = int(np.searchsorted(np.cumsum(drawn), steps)) + 1
-        self.lengths: arrays.Ints = np.concatenate([[0], drawn[:count]])
-        self.is_terminated: arrays.Bools = np.concatenate([[False], rng.random(count) < 0.5])
+        self.lengths: arrays_lib.Ints = np.concatenate([[0], drawn[:count]])
+        self.is_terminated: arrays_lib.Bools = np.concatenate([[False], rng.random(count) < 0.5])
 
     def episodes(self, first: int = 1) -> Iterator[Episode]:
         """Yield the episodes from that number on, as they ended."""
@@ -166,7 +166,7 @@ class Story(Values):
         )
         return Episode(frames[self.frame_stack - 1 :], rows, terminated, truncated, start)
 
-    def place(self, frames: arrays.Array) -> tuple[arrays.Ints, arrays.Ints, arrays.Bools]:
+    def place(self, frames: arrays_lib.Array) -> tuple[arrays_lib.Ints, arrays_lib.Ints, arrays_lib.Bools]:
         """Return of which episode and step single observations [..., *shape] are, and whether there is such a one.
 
         All three are [...]; where there is none, the episode is 0.
@@ -197,7 +197,7 @@ def rewards_of(episodes: Any, steps: Any) -> npt.NDArray[np.float64]:
     return np.asarray((7 * np.asarray(episodes) + 3 * np.asarray(steps)) % 11 - 5.0)
 
 
-def columns_of(episodes: Any, steps: Any) -> dict[str, arrays.Array]:
+def columns_of(episodes: Any, steps: Any) -> dict[str, arrays_lib.Array]:
     """Return the columns of those steps [...], by the names of `add`."""
     return {
         "observation": _VALUES.frames(episodes, steps),
@@ -207,7 +207,7 @@ def columns_of(episodes: Any, steps: Any) -> dict[str, arrays.Array]:
     }
 
 
-def episode_of(number: int, length: int) -> dict[str, arrays.Array]:
+def episode_of(number: int, length: int) -> dict[str, arrays_lib.Array]:
     """Return the arrays of an episode of that many steps, by the names of `add_episode`."""
     columns = columns_of(number, np.arange(length))
     return {
@@ -245,7 +245,7 @@ class Writer:
         self.buffer = buffer
         self.rng = np.random.default_rng(seed)
         self.spliced = 0
-        self.given: dict[str, arrays.Array] = {}
+        self.given: dict[str, arrays_lib.Array] = {}
         self._episodes: list[_Episode] = []
         self._open: list[_Episode | None] = [None] * buffer.streams
         self._rows: list[tuple[int, int]] = []
@@ -302,7 +302,7 @@ class Writer:
         keys: list[int] = self.buffer.add_episode(**self.given, terminated=terminated, stream=stream).tolist()
         return keys
 
-    def _columns(self, streams: list[int]) -> dict[str, arrays.Array]:
+    def _columns(self, streams: list[int]) -> dict[str, arrays_lib.Array]:
         """Return the columns of the next step of each of `streams`, with or without what comes after them."""
         gives_next = bool(self.rng.random() < 0.5)
         terminated, truncated = np.zeros((2, len(streams)), np.bool_)
@@ -361,7 +361,7 @@ class Writer:
 class _Rows:
     """The expected rows of a batch: one step each, with the facts of its episode, all [B]."""
 
-    def __init__(self, episodes: list[_Episode], numbers: arrays.Ints, steps: arrays.Ints) -> None:
+    def __init__(self, episodes: list[_Episode], numbers: arrays_lib.Ints, steps: arrays_lib.Ints) -> None:
         of_rows = [episodes[number - 1] for number in numbers]
         self.numbers, self.steps = numbers, steps
         self.lengths = np.array([episode.length for episode in of_rows])
@@ -407,7 +407,7 @@ class _Rows:
         burn_in = batch.is_burn_in.sum(axis=1).max()
         _check("is_burn_in", batch.is_burn_in, mask & (np.arange(length) < burn_in))
 
-    def _check_frames(self, name: str, frames: arrays.Ints, steps: arrays.Ints) -> None:
+    def _check_frames(self, name: str, frames: arrays_lib.Ints, steps: arrays_lib.Ints) -> None:
         """Compare observations of `steps` [B], or stacks of frames up to them."""
         stacks = frames if frames.ndim == 3 else frames[:, np.newaxis]
         times = steps[:, np.newaxis] - np.arange(stacks.shape[1])[::-1]
@@ -418,7 +418,7 @@ class _Rows:
         _check(name, stacks, np.where(is_there[..., np.newaxis], expected, 0))
 
 
-def _check(name: str, column: arrays.Array, expected: arrays.Array) -> None:
+def _check(name: str, column: arrays_lib.Array, expected: arrays_lib.Array) -> None:
     """Raise AssertionError unless the column is the expected one in shape, dtype and values, but for rounding."""
     assert column.dtype == expected.dtype, f"{name} is of dtype {column.dtype} instead of {expected.dtype}"
     assert column.shape == expected.shape, f"{name} is of shape {column.shape} instead of {expected.shape}"

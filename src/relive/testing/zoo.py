@@ -25,7 +25,7 @@ import numpy as np
 import relive
 from relive import errors
 from relive.buffers import item_cuts
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.persistence import registry
 
 Make = Callable[[], Any]
@@ -65,10 +65,10 @@ class AmongNewest(relive.Sampler):
     def _attached(self, capacity: int) -> None:
         self._newest: list[int] = []
 
-    def _added(self, slots: arrays.Slots) -> None:
+    def _added(self, slots: arrays_lib.Slots) -> None:
         self._newest = self._newest + slots.tolist()
 
-    def _removed(self, slots: arrays.Slots) -> None:
+    def _removed(self, slots: arrays_lib.Slots) -> None:
         gone = {*slots.tolist()}
         self._newest = [slot for slot in self._newest if slot not in gone]
 
@@ -88,7 +88,7 @@ class OwnStorage:
         """Store rows at slots."""
         self._rows.write(slots, rows)
 
-    def read(self, slots: Any, fields: Any = None) -> dict[str, arrays.Array]:
+    def read(self, slots: Any, fields: Any = None) -> dict[str, arrays_lib.Array]:
         """Return the rows at slots."""
         return self._rows.read(slots, fields)
 
@@ -113,7 +113,7 @@ def column_call(buffer: Any, rng: random.Random) -> Any:
         flat = {path: column[skipped : skipped + length] for path, column in rows.items()}
         return _nested(getattr(schema, name), name, flat)
 
-    def flags(chance: float) -> arrays.Bools:
+    def flags(chance: float) -> arrays_lib.Bools:
         return np.array([rng.random() < chance for _ in range(count)])
 
     if action < 3:

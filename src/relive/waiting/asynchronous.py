@@ -20,7 +20,7 @@ import numpy as np
 from relive import errors
 from relive.buffers import column
 from relive.buffers import prefetch
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import copies
 from relive.common import duplicates
 from relive.common import imports
@@ -144,7 +144,7 @@ class AsyncReplayBuffer(duplicates.CopiedWhole, _shell.Shell[Batch]):
         """
         return await self._draw(batch_size, lambda: self._buffer.sample(batch_size, **options))
 
-    async def sample_keys(self, batch_size: int) -> arrays.Keys:
+    async def sample_keys(self, batch_size: int) -> arrays_lib.Keys:
         """Draw as `sample` does and return only the keys [B]; `read` returns their windows.
 
         Waits and raises like `sample`.

@@ -12,7 +12,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import zoo
 from relive.waiting import waiting_test
 
@@ -319,10 +319,10 @@ async def test_types_survive_the_wrapper_for_tasks() -> None:
     transitions = relive.AsyncReplayBuffer(relive.RingReplayBuffer(10))
     assert_type(transitions, relive.AsyncReplayBuffer[relive.TransitionBatch])
     assert_type(await transitions.add(0, 0, 1.0, 1), int)
-    assert_type(await transitions.extend([0], [0], [1.0], [1]), arrays.Keys)
-    assert_type(await transitions.add_episode([0, 1], [0], [1.0], terminated=True), arrays.Keys)
+    assert_type(await transitions.extend([0], [0], [1.0], [1]), arrays_lib.Keys)
+    assert_type(await transitions.add_episode([0, 1], [0], [1.0], terminated=True), arrays_lib.Keys)
     assert_type(await transitions.sample(1), relive.TransitionBatch)
-    assert_type(await transitions.sample_keys(1), arrays.Keys)
+    assert_type(await transitions.sample_keys(1), arrays_lib.Keys)
     assert_type(transitions.read([0]), relive.TransitionBatch)
     assert_type(await anext(transitions.batches(1)), relive.TransitionBatch)
     assert_type(transitions.explain(0), relive.RowOrigin)

@@ -23,7 +23,7 @@ import weakref
 from relive import errors
 from relive.buffers import column
 from relive.buffers import prefetch
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import duplicates
 from relive.common import validation
 from relive.persistence import checkpointable
@@ -164,7 +164,7 @@ class ThreadSafeReplayBuffer(duplicates.NeverCopied, _shell.Shell[Batch]):
         answer: Batch = self._draw(batch_size, lambda: self._buffer.sample(batch_size, **options))
         return answer
 
-    def sample_keys(self, batch_size: int) -> arrays.Keys:
+    def sample_keys(self, batch_size: int) -> arrays_lib.Keys:
         """Draw as `sample` does and return only the keys [B]; `read` returns their windows.
 
         Waits and raises like `sample`. Another thread may overwrite the steps before `read` is called, unless both

@@ -13,7 +13,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.persistence import posix_test
 from relive.testing import zoo
 from relive.waiting import waiting_test
@@ -461,10 +461,10 @@ def test_types_survive_the_wrapper_for_threads() -> None:
     transitions = relive.ThreadSafeReplayBuffer(waiting_test.ring(10))
     assert_type(transitions, relive.ThreadSafeReplayBuffer[relive.TransitionBatch])
     assert_type(transitions.add(0, 0, 1.0, 1), int)
-    assert_type(transitions.extend([0], [0], [1.0], [1]), arrays.Keys)
-    assert_type(transitions.add_episode([0, 1], [0], [1.0], terminated=True), arrays.Keys)
+    assert_type(transitions.extend([0], [0], [1.0], [1]), arrays_lib.Keys)
+    assert_type(transitions.add_episode([0, 1], [0], [1.0], terminated=True), arrays_lib.Keys)
     assert_type(transitions.sample(1), relive.TransitionBatch)
-    assert_type(transitions.sample_keys(1), arrays.Keys)
+    assert_type(transitions.sample_keys(1), arrays_lib.Keys)
     assert_type(transitions.read([0]), relive.TransitionBatch)
     assert_type(next(transitions.batches(1)), relive.TransitionBatch)
     assert_type(transitions.explain(0), relive.RowOrigin)

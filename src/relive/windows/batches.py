@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAl
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import notebook
 from relive.common import trees
 from relive.common import validation
@@ -26,7 +26,7 @@ from relive.schema import casting
 
 if TYPE_CHECKING:
     # Type checkers support defaults of type variables; Python does from 3.13 on.
-    A = TypeVar("A", bound=Sized, default=arrays.Array)  # pyright: ignore[reportGeneralTypeIssues]
+    A = TypeVar("A", bound=Sized, default=arrays_lib.Array)  # pyright: ignore[reportGeneralTypeIssues]
 else:
     A = TypeVar("A", bound=Sized)
 B = TypeVar("B", bound=Sized)
@@ -219,7 +219,7 @@ class KeyedBatch(Batch[A]):
 
     __slots__ = ()
     _NAMES = _KEYS = ("keys",)
-    keys: arrays.Keys
+    keys: arrays_lib.Keys
 
 
 @dataclasses.dataclass(kw_only=True, slots=True, eq=False, repr=False)
@@ -248,7 +248,7 @@ class TransitionBatch(KeyedBatch[A]):
     next_discount: A
     is_terminal: A
     steps: A
-    keys: arrays.Keys
+    keys: arrays_lib.Keys
     probabilities: A
     weights: A
     extras: dict[str, Tree]
@@ -258,7 +258,7 @@ class TransitionBatch(KeyedBatch[A]):
         def map(self, function: Callable[[A], B]) -> "TransitionBatch[B]": ...  # noqa: D102
 
     @classmethod
-    def from_samples(cls, samples: Sequence[Sample]) -> "TransitionBatch[arrays.Array]":
+    def from_samples(cls, samples: Sequence[Sample]) -> "TransitionBatch[arrays_lib.Array]":
         """Return the samples of an EpisodeReplayBuffer as one batch, with weights of 1.
 
         Samples have neither keys nor probabilities: keys are -1, and probabilities are NaN.
@@ -331,7 +331,7 @@ class SequenceBatch(KeyedBatch[A]):
     mask: A
     is_burn_in: A
     start_step: A
-    keys: arrays.Keys
+    keys: arrays_lib.Keys
     probabilities: A
     weights: A
     extras: dict[str, Tree]

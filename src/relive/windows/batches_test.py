@@ -7,7 +7,7 @@ import pytest
 
 import relive
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.windows import batches
 
 SCHEMA = relive.Schema(
@@ -123,16 +123,16 @@ def test_join_and_cut_refuse_arrays_of_a_framework() -> None:
 
 def test_a_batch_of_nothing_said_is_one_of_numpy() -> None:
     batch: relive.TransitionBatch = DRAWS["transitions"]()
-    assert_type(batch.reward, arrays.Array)
-    assert_type(batch.keys, arrays.Keys)
+    assert_type(batch.reward, arrays_lib.Array)
+    assert_type(batch.keys, arrays_lib.Keys)
     assert_type(batch.map(lambda array: str(array)), relive.TransitionBatch[str])
     runs: relive.SequenceBatch = DRAWS["sequences"]()
-    assert_type(runs.mask, arrays.Array)
+    assert_type(runs.mask, arrays_lib.Array)
     assert_type(runs.map(lambda array: str(array)), relive.SequenceBatch[str])
     texts: relive.TokenBatch = DRAWS["tokens"]()
     assert_type(texts.map(lambda array: str(array)), relive.TokenBatch[str])
     together: relive.JointBatch = DRAWS["joint"]()
-    assert_type(together.agents["left"].reward, arrays.Array)
+    assert_type(together.agents["left"].reward, arrays_lib.Array)
     assert_type(together.map(lambda array: str(array)).agents, dict[str, relive.AgentBatch[str]])
     assert_type(together.stacked().map(lambda array: str(array)), relive.AgentBatch[str])
 

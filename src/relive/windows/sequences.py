@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.kernels import append
 from relive.schema import schema as schema_lib
@@ -65,7 +65,11 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         return f"a sequence has {self.length} steps and the longest episode is {longest}"
 
     def _read(
-        self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+        self,
+        store: steps.StepStore,
+        slots: arrays_lib.Ints,
+        probabilities: arrays_lib.Floats,
+        weights: arrays_lib.Floats,
     ) -> batches.SequenceBatch:
         """Return the sequences from `slots` [B]."""
         count, length, reader = len(slots), self.length, store.reader
@@ -108,7 +112,7 @@ class SequenceWindow(window.Window[batches.SequenceBatch]):
         )
 
 
-def clear(columns: window.Columns, where: arrays.Bools) -> None:
+def clear(columns: window.Columns, where: arrays_lib.Bools) -> None:
     """Write zeros where `where` [B, k] of every column [B, k, *shape]."""
     for column in columns.values():
         column[where] = np.zeros((), column.dtype)

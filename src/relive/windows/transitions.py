@@ -5,7 +5,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import validation
 from relive.kernels import windows
 from relive.schema import schema as schema_lib
@@ -67,7 +67,11 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         return "no step with a known next observation is stored"
 
     def _read(
-        self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+        self,
+        store: steps.StepStore,
+        slots: arrays_lib.Ints,
+        probabilities: arrays_lib.Floats,
+        weights: arrays_lib.Floats,
     ) -> batches.TransitionBatch:
         """Return the transitions from `slots` [B]."""
         reader = store.reader
@@ -77,7 +81,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
         run = store.kernels.transitions(store.rows, slots, most, reader.rewards, powers, discounts)
         return self._assembled(store, slots, run, probabilities, weights)
 
-    def _horizon(self, store: steps.StepStore, slots: arrays.Ints) -> int:
+    def _horizon(self, store: steps.StepStore, slots: arrays_lib.Ints) -> int:
         """Return how many steps to look at: at most the number stored, for large n_step."""
         left = store.lengths_of(store.episodes_of(slots)) - store.steps_of(slots)
         return min(self.n_step, int(left.max(initial=1)))
@@ -85,10 +89,10 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
     def _assembled(
         self,
         store: steps.StepStore,
-        slots: arrays.Ints,
+        slots: arrays_lib.Ints,
         run: windows.Transitions,
-        probabilities: arrays.Floats,
-        weights: arrays.Floats,
+        probabilities: arrays_lib.Floats,
+        weights: arrays_lib.Floats,
     ) -> batches.TransitionBatch:
         """Return the transitions from `slots` [B], given the rows of each."""
         reader = store.reader
@@ -125,7 +129,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             extras=reader.nest_extras(columns) if reader.has_extras else {},
         )
 
-    def _chunks(self, store: steps.StepStore, slots: arrays.Ints, span: arrays.Ints) -> window.Columns:
+    def _chunks(self, store: steps.StepStore, slots: arrays_lib.Ints, span: arrays_lib.Ints) -> window.Columns:
         """Return the actions of `span` [B] steps from `slots` [B], the last one repeated [B, n_step, ...]."""
         rows = store.follow(slots, int(span.max(initial=1))).slots
         with memory.room_for("n_step", len(slots) * self.n_step, _action_bytes(store.schema), "actions"):
@@ -134,7 +138,7 @@ class TransitionWindow(window.Window[batches.TransitionBatch]):
             columns: window.Columns = store.reader.read(chunks, store.reader.action_paths)
         return columns
 
-    def _pad(self, columns: window.Columns, of_rows: arrays.Ints) -> None:
+    def _pad(self, columns: window.Columns, of_rows: arrays_lib.Ints) -> None:
         """Write the padding before the first frame into the stacks of steps [B], which hold the first frame already."""
         if self.stack_padding == "first":
             return

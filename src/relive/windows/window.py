@@ -10,14 +10,14 @@ arrays.
 import abc
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.persistence import registry
 from relive.schema import schema as schema_lib
 from relive.storage import step_table
 from relive.storage import steps
 from relive.windows import batches
 
-Columns: TypeAlias = dict[str, arrays.Array]
+Columns: TypeAlias = dict[str, arrays_lib.Array]
 ROW_BYTES = 8
 """Reading a row takes at least that much memory: that of its slot."""
 Batch = TypeVar("Batch", bound=batches.KeyedBatch[Any])
@@ -46,6 +46,10 @@ class Window(registry.Configurable, abc.ABC, Generic[Batch]):
 
     @abc.abstractmethod
     def _read(
-        self, store: steps.StepStore, slots: arrays.Ints, probabilities: arrays.Floats, weights: arrays.Floats
+        self,
+        store: steps.StepStore,
+        slots: arrays_lib.Ints,
+        probabilities: arrays_lib.Floats,
+        weights: arrays_lib.Floats,
     ) -> Batch:
         """Return the windows that start in `slots` [B], which must be readable."""

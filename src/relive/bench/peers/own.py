@@ -9,7 +9,7 @@ import numpy as np
 import relive
 from relive.bench import catalogue
 from relive.bench import tasks
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import synthetic
 
 _SAME = {name: name for name in ("observation", "action", "reward", "next_observation")}
@@ -75,7 +75,7 @@ class _Columns(tasks.Buffer):
         batch = self.buffer.sample(self.task.batch_size)
         return self._torch.as_tensors(batch) if self._torch else batch
 
-    def update(self, sample: Any, priorities: arrays.Floats) -> None:
+    def update(self, sample: Any, priorities: arrays_lib.Floats) -> None:
         self.buffer.update_priorities(sample.keys, priorities)
 
     def save(self, path: str) -> None:

@@ -7,7 +7,7 @@ import cpprb
 import numpy as np
 
 from relive.bench import tasks
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import synthetic
 
 
@@ -65,7 +65,7 @@ class _Buffer(tasks.Buffer):
     def sample(self) -> Any:
         return self._buffer.sample(self.task.batch_size, **self._drawn)
 
-    def update(self, sample: Any, priorities: arrays.Floats) -> None:
+    def update(self, sample: Any, priorities: arrays_lib.Floats) -> None:
         self._buffer.update_priorities(sample["indexes"], priorities)
 
     def save(self, path: str) -> None:
@@ -81,7 +81,7 @@ class _Buffer(tasks.Buffer):
             answer |= {name: np.moveaxis(answer[name], -1, 1) for name in ("observation", "next_observation")}
         return answer
 
-    def _stack_last(self, stacks: arrays.Array) -> arrays.Array:
+    def _stack_last(self, stacks: arrays_lib.Array) -> arrays_lib.Array:
         """Move the axis of a frame stack to the end, where cpprb has it."""
         task = self.task
         return np.moveaxis(stacks, -1 - len(task.observation.shape), -1) if task.frame_stack > 1 else stacks

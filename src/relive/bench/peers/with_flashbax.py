@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from relive.bench import tasks
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import synthetic
 
 _CHUNK, _FEW = 1_000, 10_000
@@ -63,7 +63,7 @@ class _Buffer(tasks.Buffer):
         sample, self._key = jax.block_until_ready(self._sample(self._state, self._key))
         return sample
 
-    def update(self, sample: Any, priorities: arrays.Floats) -> None:
+    def update(self, sample: Any, priorities: arrays_lib.Floats) -> None:
         self._state = jax.block_until_ready(self._set(self._state, sample.indices, priorities))
 
     def answer(self, sample: Any) -> tasks.Answer:

@@ -10,7 +10,7 @@ import ray.rllib.utils.replay_buffers.episode_replay_buffer as episode_replay_bu
 import ray.rllib.utils.replay_buffers.prioritized_episode_buffer as prioritized_episode_buffer
 
 from relive.bench import tasks
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import synthetic
 
 _MOST = 1_000_000
@@ -67,7 +67,7 @@ class _Buffer(tasks.Buffer):
             return self._buffer.sample(task.batch_size, beta=task.beta, **settings)
         return self._buffer.sample(task.batch_size, sample_episodes=True, **settings)
 
-    def update(self, sample: Any, priorities: arrays.Floats) -> None:
+    def update(self, sample: Any, priorities: arrays_lib.Floats) -> None:
         self._buffer.update_priorities(priorities)
 
     def answer(self, sample: Any) -> tasks.Answer:

@@ -10,7 +10,7 @@ import tianshou.data as tianshou_data
 import torch
 
 from relive.bench import tasks
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import synthetic
 
 _NAMES = {"obs": "observation", "act": "action", "rew": "reward", "obs_next": "next_observation"}
@@ -78,7 +78,7 @@ class _Buffer(tasks.Buffer):
         )
         return batch, following[0]
 
-    def update(self, sample: Any, priorities: arrays.Floats) -> None:
+    def update(self, sample: Any, priorities: arrays_lib.Floats) -> None:
         self._buffer.update_weight(sample[1], priorities)
 
     def save(self, path: str) -> None:

@@ -10,7 +10,7 @@ import torchrl.data as torchrl_data
 import torchrl.envs.transforms as transforms
 
 from relive.bench import tasks
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.testing import synthetic
 
 
@@ -62,7 +62,7 @@ class _Buffer(tasks.Buffer):
     def sample(self) -> Any:
         return self._buffer.sample()
 
-    def update(self, sample: Any, priorities: arrays.Floats) -> None:
+    def update(self, sample: Any, priorities: arrays_lib.Floats) -> None:
         self._buffer.update_priority(sample["index"], torch.as_tensor(priorities))
 
     def answer(self, sample: Any) -> tasks.Answer:

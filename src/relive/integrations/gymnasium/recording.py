@@ -8,7 +8,7 @@ import numpy as np
 
 from relive import errors
 from relive.buffers import column
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import copies
 from relive.common import imports
 from relive.common import trees
@@ -274,7 +274,7 @@ class Frames:
             if not np.array_equal(stack[1:], following[path][:-1], equal_nan=True):
                 raise errors.ArgumentError("observation must be the previous stack, shifted by one new frame")
 
-    def _stacks(self, tree: Any, where: Any = ...) -> dict[str, arrays.Array]:
+    def _stacks(self, tree: Any, where: Any = ...) -> dict[str, arrays_lib.Array]:
         """Return rows of the stacks in a tree by path, frames first; none if observations are not stacked."""
         stacks = trees.flat("observation", tree) if self._number > 1 else {}
         for path, leaf in stacks.items():

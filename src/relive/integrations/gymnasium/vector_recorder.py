@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from relive import errors
-from relive.common import arrays
+from relive.common import arrays as arrays_lib
 from relive.common import copies
 from relive.common import imports
 from relive.common import trees
@@ -84,7 +84,7 @@ class VectorRecorder(vector.VectorWrapper):
         self._mode = _declared_mode(env)
         self._observations: Any = None
         # Which environments have an open episode; None if all must be reset first.
-        self._is_running: arrays.Bools | None = None
+        self._is_running: arrays_lib.Bools | None = None
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -146,8 +146,8 @@ class VectorRecorder(vector.VectorWrapper):
         self._recording.frames.check_first(shown, is_first)
         step = self._observations, taken, rewards, after
         flags = {"terminated": terminated, "truncated": truncated}
-        streams: arrays.Ints | None = None
-        if not arrays.all_set(is_step):
+        streams: arrays_lib.Ints | None = None
+        if not arrays_lib.all_set(is_step):
             (streams,) = is_step.nonzero()
             step, flags, extras = (
                 tuple(trees.rows(part, streams) for part in step),
@@ -163,7 +163,7 @@ class VectorRecorder(vector.VectorWrapper):
         self._observations, self._is_running = shown, goes_on
         return answer
 
-    def _reset_mask(self, options: Mapping[str, Any]) -> arrays.Bools:
+    def _reset_mask(self, options: Mapping[str, Any]) -> arrays_lib.Bools:
         """Return which environments are to be reset [S]."""
         count = self.env.num_envs
         if "reset_mask" not in options:
@@ -178,17 +178,17 @@ class VectorRecorder(vector.VectorWrapper):
             raise errors.ArgumentError("reset_mask must be True for each environment, as none is running")
         return mask.copy()
 
-    def _checked_running(self) -> arrays.Bools:
+    def _checked_running(self) -> arrays_lib.Bools:
         """Return where an episode is open [S], if every environment may be stepped."""
         if self._is_running is None:
             raise errors.NotReadyError("step needs episodes that are running: call reset first")
-        if self._mode is _DISABLED and not arrays.all_set(self._is_running):
+        if self._mode is _DISABLED and not arrays_lib.all_set(self._is_running):
             waiting = (~self._is_running).nonzero()[0].tolist()
             remedy = f"call reset(options={{'reset_mask': ...}}) of {waiting} first"
             raise errors.NotReadyError(f"step needs episodes that are running: {remedy}")
         return self._is_running
 
-    def _checked_finals(self, is_step: arrays.Bools, has_ended: arrays.Bools, infos: Any) -> dict[int, Any]:
+    def _checked_finals(self, is_step: arrays_lib.Bools, has_ended: arrays_lib.Bools, infos: Any) -> dict[int, Any]:
         """Return the last observations that the infos give, by environment.
 
         Raises:
@@ -200,7 +200,7 @@ class VectorRecorder(vector.VectorWrapper):
         has_finals, finals = self._mode is _SAME_STEP, dict[int, Any]()
         if not has_finals and recording.FINALS[0] not in infos and recording.FINALS[1] not in infos:
             has_ended = has_ended > is_step  # Nothing is wrong with the others.
-        if not arrays.any_set(has_ended):
+        if not arrays_lib.any_set(has_ended):
             return finals
         rows: list[int] = has_ended.nonzero()[0].tolist()
         values = [_values(infos, name, rows) for name in recording.FINALS]
@@ -229,7 +229,7 @@ def _declared_mode(env: "vector.VectorEnv[Any, Any, Any]") -> vector.AutoresetMo
     return mode
 
 
-def _info_column(infos: Infos, extra: str, key: str, rows: arrays.Ints, is_final: arrays.Bools) -> Any:
+def _info_column(infos: Infos, extra: str, key: str, rows: arrays_lib.Ints, is_final: arrays_lib.Bools) -> Any:
     """Return the tree of values of a key [k, ...], for the steps of environments `rows` [k].
 
     Where the environment was reset after the step, `is_final` [S], they are those in "final_info".
