@@ -159,7 +159,7 @@ def naive_run(
     seen = encoder.columns_of_argument("observations", observations, (count + 1,))
     before = trees.nested("observation", {path: column[:-1] for path, column in seen.items()})
     rows = encoder.columns_of(before, actions, rewards, extras, (count,))
-    last = {path: column[-1] for path, column in seen.items()}
+    last = {path: column[-1:] for path, column in seen.items()}
     return naive_bytes(schema, rows), naive_bytes(schema, last)
 
 
