@@ -79,9 +79,12 @@ def test_no_buffer_compiles_anything(name: str, tmp_path: pathlib.Path) -> None:
         buffer.attach(journal)
         zoo.work(buffer, random.Random(0), 40)
         buffer.save(tmp_path / "saved")
-        own: Any = {"storage": zoo.OwnStorage(buffer.schema, buffer.capacity)} if "own storage" in name else {}
-        loaded = relive.load(tmp_path / "saved", **own)
-    for each in (loaded, relive.recover(tmp_path / "journal", **own), copy.deepcopy(loaded)):
+
+        def own() -> Any:
+            return {"storage": zoo.OwnStorage(buffer.schema, buffer.capacity)} if "own storage" in name else {}
+
+        loaded = relive.load(tmp_path / "saved", **own())
+    for each in (loaded, relive.recover(tmp_path / "journal", **own()), copy.deepcopy(loaded)):
         zoo.work(each, random.Random(1), 10)
         zoo.drawn(each)
 
