@@ -137,21 +137,16 @@ class StepStore(step_table.StepTable):
         if not older:
             self._append_next = next_step.appender(self.views, finals, access.records, access.write)
             self.append_next = next_step.never if access.can_fail else self._append_next
-        if (
-            isinstance(access, memory.Access)
-            and not access.can_fail
-            and self.rule == step_table.ONE_ROW
-            and self.streams > 1
-        ):
+        has_rounds = self.streams > 1 and self.rule == step_table.ONE_ROW and not access.can_fail
+        if has_rounds and isinstance(access, memory.Access):
             pairs = zip(finals, self.finals.contents, strict=True)
             behind = [(field, records, content, size) for (field, records), (_, content, size) in pairs]
             self.append_next_round = next_round.appender(self.rows, self.views, behind, access)
 
     def empty_twin(self) -> "StepStore":
         """Return an empty store of the same settings, without a storage."""
-        settings: Any = {"check_room": self._check_room, "compared_paths": self._compared_paths}
-        options: Any = {"rule": self.rule, "is_tracking": len(self.changed) > 0}
-        return StepStore(self.capacity, self.streams, **settings, **options)
+        options: Any = {"rule": self.rule, "is_tracking": len(self.changed) > 0, "check_room": self._check_room}
+        return StepStore(self.capacity, self.streams, compared_paths=self._compared_paths, **options)
 
     def begin(self, storage: memory.Storage) -> None:
         """Set the storage; required before anything is written or read.
@@ -213,11 +208,7 @@ class StepStore(step_table.StepTable):
     # Writing: callers check arguments.
 
     def append(
-        self,
-        steps: encoding.Steps,
-        *,
-        journal: Journal | None = None,
-        tell: Tell | None = None,
+        self, steps: encoding.Steps, *, journal: Journal | None = None, tell: Tell | None = None
     ) -> next_round.Written:
         """Write steps, and return what was found out about them; if anything raises, all is as it was before.
 
@@ -311,12 +302,7 @@ class StepStore(step_table.StepTable):
                 self.finals.blank(self.current.item(stream))
 
     def _append_or_restore(
-        self,
-        steps: encoding.Steps,
-        streams: Any,
-        events: bytes,
-        journal: Journal | None,
-        tell: Tell | None,
+        self, steps: encoding.Steps, streams: Any, events: bytes, journal: Journal | None, tell: Tell | None
     ) -> None:
         """Write steps, with events that have cuts, where something may fail: all is then as it was.
 
@@ -381,11 +367,8 @@ class StepStore(step_table.StepTable):
     ) -> int:
         """Do what `append_next` does where something may fail: all is then as it was."""
         flags, following, places, _, _, current, last, knows, _, _, _, num = self.views
-        slot, episode, is_full = (
-            num[append.NEXT_KEY] % self.capacity,
-            current[stream],
-            num[append.ROWS] == self.capacity,
-        )
+        slot, episode = num[append.NEXT_KEY] % self.capacity, current[stream]
+        is_full = num[append.ROWS] == self.capacity
         kept = self.num.copy(), flags[slot], places[slot], following[slot], last[stream], knows[stream]
         recent, old_row = self.recent[stream].copy(), self.access.read(np.array([slot])) if is_full else {}
         finals = [(records, records[episode].tobytes()) for _, records in self.finals.records]
