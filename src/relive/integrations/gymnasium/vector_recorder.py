@@ -205,7 +205,8 @@ class VectorRecorder(vector.VectorWrapper):
         rows: list[int] = has_ended.nonzero()[0].tolist()
         values = [_values(infos, name, rows) for name in recording.FINALS]
         for row, *of_row in zip(rows, *values, strict=True):
-            name, final = recording.final_observation(dict(zip(recording.FINALS, of_row, strict=True)).get)
+            info: dict[str, Any] = dict(zip(recording.FINALS, of_row, strict=True))
+            name, final = recording.final_observation(info.get)
             if not is_step[row] or (final is not None) is not has_finals:
                 gives = f"gives {'no' if final is None else 'a'} {name!r}"
                 why = gives if is_step[row] else "goes on in the step after an end"
