@@ -619,6 +619,12 @@ def test_starters_at_once_get_one_fleet_with_its_name(tmp_path: pathlib.Path) ->
         relive_ray.ShardedReplay.attach("shared")
 
 
+def test_an_actor_is_shown_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = types.SimpleNamespace(get_actor_name=lambda: "memory")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    assert repr(relive_ray._Named()) == "memory"
+
+
 async def test_a_restarted_coordinator_finds_the_shards(columns: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = await columns._transport.coordinator("plan")
     calls: list[str] = []
