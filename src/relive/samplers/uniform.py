@@ -37,10 +37,13 @@ class UniformSampler(sampler.Sampler, is_checked=False):
             return sampler.Draw(anchors.listed().take((rng.random(size) * count).astype(np.int64)), probabilities)
         draw_uniform = self._kernels.draw_uniform
         slots = draw_uniform(anchors.flags, num, rng.random(_num_tries(size, rows, count)))
-        while len(slots) < size:
-            more = draw_uniform(anchors.flags, num, rng.random(_num_tries(size - len(slots), rows, count)))
-            slots = np.concatenate([slots, more])
-        return sampler.Draw(slots if len(slots) == size else slots[:size], probabilities)
+        parts, found = [slots], len(slots)
+        while found < size:
+            parts.append(draw_uniform(anchors.flags, num, rng.random(_num_tries(size - found, rows, count))))
+            found += len(parts[-1])
+        if len(parts) > 1:  # Once, at the end: a large batch may take a thousand of them.
+            slots = np.concatenate(parts)
+        return sampler.Draw(slots if found == size else slots[:size], probabilities)
 
     def probabilities(self, slots: arrays_lib.Slots) -> arrays_lib.Floats:
         """Return 1 / N for each of `slots` [B]; 0 if it is not eligible."""
