@@ -147,16 +147,17 @@ class VectorRecorder(vector.VectorWrapper):
         step = self._observations, taken, rewards, after
         flags = {"terminated": terminated, "truncated": truncated}
         streams: arrays_lib.Ints | None = None
-        if not arrays_lib.all_set(is_step):
-            (streams,) = is_step.nonzero()
+        (running,) = is_step.nonzero()
+        if len(running) < len(is_step):
+            streams = running
             step, flags, extras = (
                 tuple(trees.rows(part, streams) for part in step),
                 trees.rows(flags, streams),
                 trees.rows(extras, streams),
             )
-        if streams is None or len(streams):
+        if len(running):
             found = {
-                extra: _info_column(infos, extra, key, is_step.nonzero()[0], is_first)
+                extra: _info_column(infos, extra, key, running, is_first)
                 for extra, key in self._recording.infos.items()
             }
             self._recording.write(self.buffer.extend, *step, **flags, streams=streams, **extras, **found)
